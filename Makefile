@@ -1,0 +1,53 @@
+# The two commands (`make up`, `make test`) and the developer's habits. `make help` lists them.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help env up down test lint format types imports unit contract service e2e lock clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+env: $(VENV)/.installed ## the Python environment, from the pinned and hashed lock
+
+$(VENV)/.installed: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "gpuyard needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@echo "Preparing the environment in $(VENV) (once, about a minute)"
+	@$(PYTHON) -m venv $(VENV) || { echo "The venv module is missing. On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+up: env ## start everything on this machine; ARGS="--data-dir D --http 127.0.0.1:9000" sets where
+	@exec $(BIN)/yard up $(ARGS)
+
+down: env ## stop everything that `make up` started, tasks included
+	@exec $(BIN)/yard down $(ARGS)
+
+test: lint types imports unit contract service e2e ## everything: lint, types, import rules, all tests
+
+lint: env ## ruff, format included
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: env ## let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: env ## pyright, strict on libs/
+	$(BIN)/basedpyright --level error
+
+imports: env ## the import rule between packages
+	$(BIN)/lint-imports
+
+unit contract service e2e: env ## one of the test suites
+	$(BIN)/pytest tests/$@ $(ARGS)
+
+lock: ## renew requirements.lock from pyproject.toml (needs uv on the PATH)
+	uv pip compile --universal --python-version 3.11 --extra dev --generate-hashes --no-emit-index-url --no-header -o requirements.lock pyproject.toml
+
+clean: ## remove the environment and caches; data folders stay
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache

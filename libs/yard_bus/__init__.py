@@ -1,0 +1,1 @@
+"""Buses: one protocol, several implementations, one contract suite."""

@@ -1,0 +1,195 @@
+"""The consumer loop: a batch of one partition, its effects and its offset in one transaction.
+
+Order is kept whatever happens: a batch that fails is redone one by one, a record that fails is retried in place with
+back-off, and one that can never succeed parks its key, with every later record of that key queued behind it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from yard_bus.dead_letters import load_parked_keys, park
+from yard_bus.deduplication import SeenSequences
+from yard_bus.protocol import PartitionRef, Record, Session
+from yard_domain.errors import Conflict, Fenced, Permanent, Retryable
+from yard_events.base import EventModel, unwrap
+from yard_events.envelope import Envelope, from_headers
+from yard_store.unit_of_work import Store, UnitOfWork
+
+_log = structlog.get_logger("yard.consumer")
+
+ATTEMPTS_BEFORE_PARKING = 5
+"""Tries of an error that nobody classified before it is taken for permanent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A record that passed the codec. `data` is None for a type that this version does not know."""
+
+    envelope: Envelope
+    data: EventModel | None
+    record: Record
+
+
+Handler = Callable[[Sequence[Received], UnitOfWork], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    batch_limit: int = 500
+    backoff_first_seconds: float = 0.05
+    backoff_limit_seconds: float = 5.0
+
+
+class Consumer:
+    """Consumes the given topics for one service; `handlers` maps each topic to its one handler."""
+
+    def __init__(self, store: Store, handlers: Mapping[str, Handler], settings: ConsumerSettings | None = None) -> None:
+        self._store = store
+        self._handlers = handlers
+        self._settings = settings or ConsumerSettings()
+
+    @property
+    def topics(self) -> list[str]:
+        return sorted(self._handlers)
+
+    async def run(self, session: Session) -> None:
+        """Serve the session's partitions until it ends. Raises Retryable (session over) or Fenced (taken over)."""
+        running: dict[PartitionRef, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as group:
+            async for refs in session.assignments():
+                for ref in [ref for ref in running if ref not in refs]:
+                    running.pop(ref).cancel()
+                for ref in sorted(refs - set(running)):
+                    loop = _PartitionLoop(self._store, session, ref, self._handlers[ref.topic], self._settings)
+                    running[ref] = group.create_task(
+                        loop.run(), name=f"{self._store.schema} {ref.topic}/{ref.partition}"
+                    )
+
+
+class _PartitionLoop:
+    def __init__(
+        self, store: Store, session: Session, ref: PartitionRef, handler: Handler, settings: ConsumerSettings
+    ) -> None:
+        self._store = store
+        self._session = session
+        self._ref = ref
+        self._handler = handler
+        self._settings = settings
+        self._position: int | None = None
+        self._parked: set[str] = set()
+        self._seen = SeenSequences(store.tables, ref)
+
+    async def run(self) -> None:
+        await self._resume()
+        while True:
+            records = await self._session.read(self._ref, self._position, self._settings.batch_limit)
+            await self._consume(records)
+
+    async def _resume(self) -> None:
+        """Everything in memory comes from the database: the offset, the parked keys, the sequences seen."""
+        stored = (await self._store.offsets([self._ref.topic])).get((self._ref.topic, self._ref.partition))
+        if stored is not None and stored[0] != self._ref.incarnation:
+            raise Fenced(
+                f"{self._store.schema}: {self._ref.topic} was deleted and made again; its offsets mean nothing now"
+            )
+        self._position = stored[1] if stored is not None else None
+        async with self._store.reading() as connection:
+            self._parked = await load_parked_keys(connection, self._store.tables, self._ref)
+            await self._seen.load(connection)
+
+    async def _consume(self, records: Sequence[Record]) -> None:
+        try:
+            await self._with_backoff(records, give_up_after=1 if len(records) > 1 else ATTEMPTS_BEFORE_PARKING)
+        except (Fenced, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            if len(records) > 1:
+                for record in records:
+                    await self._consume([record])
+            else:
+                await self._park(records[0], error)
+
+    async def _with_backoff(self, records: Sequence[Record], give_up_after: int) -> None:
+        """In place: Retryable errors are retried for ever, Permanent ones never, others `give_up_after` times."""
+        delay = self._settings.backoff_first_seconds
+        failures = 0
+        while True:
+            try:
+                await self._transaction(records)
+                return
+            except (Retryable, Conflict) as error:
+                _log.warning("retrying", partition=str(self._ref.partition), topic=self._ref.topic, error=str(error))
+                self._seen.forget_unsaved()
+                await self._reconcile()
+                if self._done(records):
+                    return
+            except (Fenced, Permanent, asyncio.CancelledError):
+                self._seen.forget_unsaved()
+                raise
+            except Exception as error:
+                self._seen.forget_unsaved()
+                failures += 1
+                _log.error("handler failed", topic=self._ref.topic, failures=failures, exc_info=error)
+                if failures >= give_up_after:
+                    raise
+            await self._store.clock.sleep(delay)
+            delay = min(delay * 2, self._settings.backoff_limit_seconds)
+
+    async def _reconcile(self) -> None:
+        """A connection lost at COMMIT leaves the outcome unknown: the stored offset tells it."""
+        try:
+            await self._resume()
+        except Retryable:
+            return
+
+    def _done(self, records: Sequence[Record]) -> bool:
+        return self._position is not None and self._position > records[-1].offset
+
+    async def _transaction(self, records: Sequence[Record]) -> None:
+        async with self._store.unit_of_work() as uow:
+            last = records[-1].offset + 1
+            await uow.advance(self._ref.topic, self._ref.partition, self._position, last, self._ref.incarnation)
+            fresh = [record for record in records if self._seen.is_new(record)]
+            behind = [record for record in fresh if record.key in self._parked]
+            if behind:
+                await park(uow, self._store.tables, behind, error=None)
+            received = [receive(record) for record in fresh if record.key not in self._parked]
+            if received:
+                await self._handler(received, uow)
+            await self._seen.save(uow.connection)
+        self._position = last
+        self._seen.saved()
+
+    async def _park(self, record: Record, error: Exception) -> None:
+        _log.error("parking key", topic=record.ref.topic, key=record.key, type=record.type, error=str(error))
+        while True:
+            try:
+                async with self._store.unit_of_work() as uow:
+                    await uow.advance(
+                        self._ref.topic, self._ref.partition, self._position, record.offset + 1, self._ref.incarnation
+                    )
+                    await park(uow, self._store.tables, [record], error=f"{type(error).__name__}: {error}")
+                    self._seen.is_new(record)
+                    await self._seen.save(uow.connection)
+            except Retryable:
+                await self._store.clock.sleep(self._settings.backoff_limit_seconds)
+                await self._reconcile()
+                if self._done([record]):
+                    return
+                continue
+            self._position = record.offset + 1
+            self._parked.add(record.key)
+            self._seen.saved()
+            return
+
+
+def receive(record: Record) -> Received:
+    """Decode one record. Raises Permanent when it is not a CloudEvent or its data is not what its type promises."""
+    try:
+        envelope = from_headers(record.ref.topic, record.key, record.headers, record.value)
+    except ValueError as error:
+        raise Permanent(f"{record.ref.topic}/{record.ref.partition}@{record.offset}: {error}") from error
+    return Received(envelope, unwrap(envelope), record)

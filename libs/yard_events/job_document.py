@@ -1,0 +1,132 @@
+"""The job document as people write it (YAML or JSON), validated to the field.
+
+Fields of later versions are refused rather than ignored: a request that is not honoured must not look accepted.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+
+from yard_domain import job_spec
+from yard_domain.names import NAME_RULE, is_name
+from yard_domain.quantities import parse_duration_seconds, parse_memory_bytes
+
+MAX_DOCUMENT_BYTES = 256 * 1024
+MAX_TASKS = 1024
+MAX_GPUS_PER_TASK = 64
+
+
+def _name(value: str) -> str:
+    if not is_name(value):
+        raise ValueError(f"must be {NAME_RULE}")
+    return value
+
+
+def _no_nul(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("must not contain NUL characters")
+    value.encode()  # lone surrogates cannot travel as UTF-8
+    return value
+
+
+def _env_name(value: str) -> str:
+    if not value or value[0].isdigit() or not value.replace("_", "a").isalnum() or not value.isascii():
+        raise ValueError("must be letters, digits and '_', not beginning with a digit")
+    if value.startswith("YARD_"):
+        raise ValueError("names beginning with YARD_ are set by gpuyard itself")
+    return value
+
+
+def _workdir(value: str) -> str:
+    if not value.startswith("/") or ".." in value.split("/"):
+        raise ValueError("must be an absolute path without '..'")
+    return value
+
+
+def _finite_positive(value: float) -> float:
+    if not 0 < value <= 4096:
+        raise ValueError("must be above 0 and at most 4096")
+    return value
+
+
+Name = Annotated[str, StringConstraints(max_length=63), AfterValidator(_name)]
+Text = Annotated[str, AfterValidator(_no_nul)]
+Duration = Annotated[float, BeforeValidator(parse_duration_seconds)]
+Memory = Annotated[int, BeforeValidator(parse_memory_bytes)]
+StrictInt = Annotated[int, Field(strict=True)]
+Model = Annotated[Text, StringConstraints(min_length=1, max_length=64)]
+Argument = Annotated[Text, StringConstraints(max_length=131_072)]
+EnvName = Annotated[str, StringConstraints(max_length=256), AfterValidator(_env_name)]
+Label = Annotated[Text, StringConstraints(max_length=256)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TasksDocument(_Section):
+    """A gang of `count` equal tasks, each with `gpus` whole devices of one node."""
+
+    count: Annotated[StrictInt, Field(ge=1, le=MAX_TASKS)] = 1
+    gpus: Annotated[StrictInt, Field(ge=1, le=MAX_GPUS_PER_TASK)] = 1
+    gpu_models: Annotated[
+        list[Annotated[Text, StringConstraints(min_length=1, max_length=64)]], Field(max_length=32)
+    ] = []
+    cpus: Annotated[float, AfterValidator(_finite_positive)] | None = None
+    memory: Memory | None = None
+
+
+class RunDocument(_Section):
+    command: Annotated[
+        list[Annotated[Text, StringConstraints(max_length=131_072)]], Field(min_length=1, max_length=4096)
+    ]
+    env: Annotated[
+        dict[Annotated[str, StringConstraints(max_length=256), AfterValidator(_env_name)], Text], Field(max_length=512)
+    ] = {}
+    workdir: Annotated[Text, StringConstraints(max_length=4096), AfterValidator(_workdir)] | None = None
+
+    @model_validator(mode="after")
+    def _command_names_a_program(self) -> "RunDocument":
+        if not self.command[0]:
+            raise ValueError("command[0] must name a program")
+        return self
+
+
+class LimitsDocument(_Section):
+    max_run_time: Duration | None = None
+
+
+class RetryDocument(_Section):
+    max_attempts: Annotated[StrictInt, Field(ge=1, le=20)] = 1
+
+
+class JobDocument(_Section):
+    name: Name
+    project: Name = "default"
+    queue: Name = "default"
+    tier: job_spec.Tier = job_spec.Tier.TRAINING
+    priority: Annotated[StrictInt, Field(ge=-1000, le=1000)] = 0
+    tasks: TasksDocument = TasksDocument()
+    run: RunDocument
+    limits: LimitsDocument = LimitsDocument()
+    retry: RetryDocument = RetryDocument()
+    labels: Annotated[dict[Annotated[Name, Field()], Label], Field(max_length=64)] = {}
+
+    def to_spec(self) -> job_spec.JobSpec:
+        """The domain's value of this document."""
+        tasks = self.tasks
+        return job_spec.JobSpec(
+            name=self.name,
+            project=self.project,
+            queue=self.queue,
+            tier=self.tier,
+            priority=self.priority,
+            tasks=job_spec.TaskShape(tasks.count, tasks.gpus, tuple(tasks.gpu_models), tasks.cpus, tasks.memory),
+            run=job_spec.Run(tuple(self.run.command), dict(self.run.env), self.run.workdir),
+            max_run_seconds=self.limits.max_run_time,
+            max_attempts=self.retry.max_attempts,
+            labels=dict(self.labels),
+        )
+
+    def to_json_dict(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", exclude_none=True)

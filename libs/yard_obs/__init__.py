@@ -1,0 +1,1 @@
+"""Logs now; traces, metrics and their catalogue with the event pipeline."""

@@ -1,0 +1,1 @@
+"""What every process shares: the Service protocol, settings, clock, ids, cycles, the host of services."""

@@ -1,0 +1,83 @@
+"""Cycles: the decisions of a scope, one unit of work at a time, under the scope's term."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+
+import structlog
+
+from yard_domain.errors import Conflict, Retryable
+from yard_store.unit_of_work import Ownership, Store, UnitOfWork
+
+_log = structlog.get_logger("yard.cycle")
+
+Cycle = Callable[[UnitOfWork, str], Awaitable[bool]]
+"""`cycle(uow, scope)`: decide, write, and say whether there is more to do at once. Bounded work per call."""
+
+
+class ScopeRunner:
+    """Runs one scope's cycle whenever the scope is dirty or a timer of it is due."""
+
+    def __init__(self, store: Store, scope: str, owner: str, cycle: Cycle) -> None:
+        self._store = store
+        self._scope = scope
+        self._owner = owner
+        self._cycle = cycle
+        self._dirty = asyncio.Event()
+
+    def mark_dirty(self, scope: str) -> None:
+        if scope == self._scope:
+            self._dirty.set()
+
+    async def run(self) -> None:
+        """Take the scope and serve it until cancelled. Raises Fenced when another owner took it."""
+        self._store.on_dirty(self.mark_dirty)
+        try:
+            ownership = await self._store.take(self._scope, self._owner)
+            self._dirty.set()
+            due: datetime | None = None
+            while True:
+                await self._wait(due)
+                due = await self._run_once(ownership)
+        finally:
+            self._store.off_dirty(self.mark_dirty)
+
+    async def _wait(self, due: datetime | None) -> None:
+        """Until dirty, or until the earliest timer is due."""
+        if due is None:
+            await self._dirty.wait()
+            return
+        seconds = (due - self._store.clock.now()).total_seconds()
+        if seconds <= 0 or self._dirty.is_set():
+            return
+
+        async def set_when_due() -> None:
+            await self._store.clock.sleep(seconds)
+            self._dirty.set()
+
+        timer = asyncio.create_task(set_when_due())
+        try:
+            await self._dirty.wait()
+        finally:
+            timer.cancel()
+            await asyncio.gather(timer, return_exceptions=True)
+
+    async def _run_once(self, ownership: Ownership) -> datetime | None:
+        delay = 0.05
+        while True:
+            self._dirty.clear()
+            try:
+                async with self._store.unit_of_work() as uow:
+                    await uow.fence(ownership)
+                    more = await self._cycle(uow, self._scope)
+                    due = await uow.next_due(self._scope)
+            except Conflict as error:
+                _log.info("decided on stale state, deciding again", scope=self._scope, error=str(error))
+                continue
+            except Retryable as error:
+                _log.warning("cycle failed, trying again", scope=self._scope, error=str(error))
+                await self._store.clock.sleep(delay)
+                delay = min(delay * 2, 2.0)
+                continue
+            if not more:
+                return due

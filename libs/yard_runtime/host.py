@@ -1,0 +1,111 @@
+"""The host of services: one process, some services, one internal HTTP listener, one way to stop."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+import uvicorn
+from fastapi import Depends, FastAPI
+from fastapi.responses import JSONResponse
+
+from yard_runtime.http import install_problem_handlers, require_internal_token
+from yard_runtime.service import Service
+
+_log = structlog.get_logger("yard.host")
+
+
+class QuietServer(uvicorn.Server):
+    """A uvicorn server inside an event loop of ours: signals belong to the host."""
+
+    def install_signal_handlers(self) -> None:
+        return None
+
+    @contextlib.contextmanager
+    def capture_signals(self):  # type: ignore[no-untyped-def]
+        yield
+
+
+def server_for(app: FastAPI, listen: str, *, graceful_seconds: int = 2) -> QuietServer:
+    """A server for `unix:/path` or `host:port`. A unix socket is made for its owner only."""
+    if listen.startswith("unix:"):
+        path = Path(listen.removeprefix("unix:"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        where: dict[str, object] = {"uds": str(path)}
+    else:
+        host, _, port = listen.rpartition(":")
+        where = {"host": host.strip("[]"), "port": int(port)}
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=graceful_seconds,
+        h11_max_incomplete_event_size=64 * 1024,
+        **where,  # type: ignore[arg-type]
+    )
+    return QuietServer(config)
+
+
+class ServiceHost:
+    """Runs services until SIGTERM or SIGINT; the first failure of one stops all, with its name and cause."""
+
+    def __init__(self, services: Sequence[Service], *, listen: str, internal_token: str) -> None:
+        self._services = services
+        self._listen = listen
+        self._token = internal_token
+        self._ready: set[str] = set()
+
+    async def run(self) -> None:
+        """Serve until told to stop. Raises the first service's failure."""
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        os.umask(0o077)
+        server = server_for(self._app(), self._listen)
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(server.serve(), name="internal http")
+            running = [group.create_task(self._run(service), name=service.name) for service in self._services]
+            await stop.wait()
+            _log.info("stopping", services=[service.name for service in self._services])
+            for task in running:
+                task.cancel()
+            server.should_exit = True
+            await asyncio.gather(*running, return_exceptions=True)
+            await serving
+
+    async def _run(self, service: Service) -> None:
+        try:
+            await service.run(lambda: self._ready.add(service.name))
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            _log.error("service died", service=service.name, exc_info=error)
+            raise
+        raise RuntimeError(f"{service.name} returned")
+
+    def _app(self) -> FastAPI:
+        app = FastAPI(title="gpuyard internal", openapi_url=None, docs_url=None, redoc_url=None)
+        install_problem_handlers(app)
+
+        @app.get("/healthz")
+        async def healthz() -> dict[str, str]:
+            return {"status": "alive"}
+
+        @app.get("/readyz")
+        async def readyz() -> JSONResponse:
+            waiting = sorted(service.name for service in self._services if service.name not in self._ready)
+            return JSONResponse({"waiting_for": waiting}, 503 if waiting else 200)
+
+        for service in self._services:
+            api = service.api()
+            if api is not None:
+                install_problem_handlers(api)
+                api.router.dependencies.append(Depends(require_internal_token(self._token)))
+                app.mount(f"/internal/{service.name}", api)
+        return app

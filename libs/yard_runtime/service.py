@@ -1,0 +1,103 @@
+"""What a service is, what it gets, and the loops that most services consist of."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+from fastapi import FastAPI
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from yard_bus.consumer import Consumer, Handler
+from yard_bus.protocol import Bus
+from yard_domain.errors import Fenced, Retryable
+from yard_runtime.cycle import Cycle, ScopeRunner
+from yard_store.ports import Clock, Ids
+from yard_store.tables import ServiceTables
+from yard_store.unit_of_work import Store
+
+_log = structlog.get_logger("yard.service")
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What the process gives to `build(settings, runtime)`. `instance` names this process among its like."""
+
+    engine: AsyncEngine
+    bus: Bus
+    clock: Clock
+    ids: Ids
+    instance: str
+    internal_token: str
+
+    def store(self, tables: ServiceTables, service: str) -> Store:
+        return Store(
+            engine=self.engine,
+            tables=tables,
+            source=f"yard/{service}",
+            appender=self.bus,
+            clock=self.clock,
+            ids=self.ids,
+        )
+
+
+class Service(Protocol):
+    """Built by `build(settings, runtime)` in the service's `app.py`."""
+
+    @property
+    def name(self) -> str: ...
+
+    def api(self) -> FastAPI | None:
+        """The owner's internal HTTP, mounted at `/internal/<name>`; None without one."""
+        ...
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Serve until cancelled; call `ready` once it does. An exception stops the process, visibly."""
+        ...
+
+
+@dataclass(slots=True)
+class EventService:
+    """A service made of one consumer and the cycles of its scopes.
+
+    It is active while it holds its group on the bus; when the database goes away, or another instance takes over, it
+    lets go of everything in memory, waits, and begins again from what is stored.
+    """
+
+    name: str
+    store: Store
+    bus: Bus
+    instance: str
+    handlers: Mapping[str, Handler]
+    scopes: Mapping[str, Cycle] = field(default_factory=dict[str, Cycle])
+    on_activate: Callable[[], Awaitable[None]] | None = None
+    http: FastAPI | None = None
+    backoff_limit_seconds: float = 2.0
+
+    def api(self) -> FastAPI | None:
+        return self.http
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        delay = 0.05
+        while True:
+            try:
+                await self._active(ready)
+            except* Retryable as errors:
+                _log.warning("inactive, trying again", service=self.name, error=str(errors.exceptions[0]))
+            except* Fenced as errors:
+                _log.warning("fenced, starting over", service=self.name, error=str(errors.exceptions[0]))
+            await self.store.clock.sleep(delay)
+            delay = min(delay * 2, self.backoff_limit_seconds)
+
+    async def _active(self, ready: Callable[[], None]) -> None:
+        consumer = Consumer(self.store, self.handlers)
+        async with self.bus.session(self.name, consumer.topics) as session, asyncio.TaskGroup() as group:
+            if self.on_activate is not None:
+                await self.on_activate()
+            for scope, cycle in self.scopes.items():
+                runner = ScopeRunner(self.store, scope, self.instance, cycle)
+                group.create_task(runner.run(), name=f"{self.name} {scope}")
+            group.create_task(consumer.run(session), name=f"{self.name} consumer")
+            _log.info("active", service=self.name, scopes=sorted(self.scopes))
+            ready()

@@ -1,0 +1,1 @@
+"""Unit of work, offsets, ownership, timers, dead letters and migrations on PostgreSQL."""

@@ -1,0 +1,20 @@
+"""The connection pool of one process."""
+
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+
+def create_engine(database_url: str, *, application: str, pool_size: int = 8) -> AsyncEngine:
+    """An asyncpg-backed engine for `postgresql://…`.
+
+    No pre-ping: a connection that died makes its unit of work fail as Retryable, which is the same path that a database
+    dying in the middle takes, so there is one path to test.
+    """
+    url = database_url.replace("postgres://", "postgresql://", 1).replace("postgresql://", "postgresql+asyncpg://", 1)
+    return create_async_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=4,
+        pool_timeout=30,
+        pool_pre_ping=False,
+        connect_args={"server_settings": {"application_name": application}, "timeout": 10},
+    )

@@ -1,0 +1,249 @@
+"""The unit of work: state, outgoing events, consumed offset, timers and ownership in ONE transaction.
+
+Handlers and cycles get a `UnitOfWork`; they never commit. Events are appended at the very end, so that the locks that
+order the log are held for as short as possible.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from yard_domain.errors import Conflict, Fenced
+from yard_events.base import EventModel, wrap
+from yard_events.envelope import Envelope
+from yard_store.bulk import bulk_insert
+from yard_store.database_errors import database_errors
+from yard_store.ports import Clock, EventAppender, Ids
+from yard_store.tables import ServiceTables
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    scope: str
+    kind: str
+    key: str
+    due_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Proof of having taken a scope: valid as long as nobody raised its term."""
+
+    scope: str
+    term: int
+
+
+class UnitOfWork:
+    """One open transaction of one service. Use `connection` for statements, `emit` for events."""
+
+    def __init__(self, store: "Store", connection: AsyncConnection) -> None:
+        self._store = store
+        self.connection = connection
+        self.now = store.clock.now()
+        self._events: list[Envelope] = []
+        self._timers: dict[tuple[str, str, str], datetime | None] = {}
+        self._after_commit: list[Callable[[], None]] = []
+        self._dirty: set[str] = set()
+
+    def new_id(self, prefix: str) -> str:
+        return self._store.ids.new(prefix)
+
+    def emit(self, event: EventModel, cause: Envelope | None = None) -> None:
+        """Publish `event` when, and only when, this transaction commits. `cause` links it to what led to it."""
+        self._events.append(
+            wrap(
+                event,
+                event_id=self._store.ids.new("evt"),
+                source=self._store.source,
+                time=self.now,
+                correlation_id=(cause.correlation_id or cause.id) if cause is not None else None,
+                causation_id=cause.id if cause is not None else None,
+            )
+        )
+
+    def mark_dirty(self, scope: str) -> None:
+        """After the commit, the scope's cycle runs."""
+        self._dirty.add(scope)
+
+    def after_commit(self, action: Callable[[], None]) -> None:
+        """Run `action` once the commit is known to have succeeded: only there may memory follow the tables."""
+        self._after_commit.append(action)
+
+    def set_timer(self, scope: str, kind: str, key: str, due_at: datetime) -> None:
+        """(scope, kind, key) is due at `due_at`; an earlier setting is replaced."""
+        self._timers[(scope, kind, key)] = due_at
+
+    def clear_timer(self, scope: str, kind: str, key: str) -> None:
+        self._timers[(scope, kind, key)] = None
+
+    async def take_due_timers(self, scope: str, limit: int = 500) -> list[Timer]:
+        """Remove and return the scope's timers that are due by `now`, earliest first."""
+        t = self._store.tables.timers
+        due = sa.select(t.c.kind, t.c.key).where(t.c.scope == scope, t.c.due_at <= self.now)
+        due = due.order_by(t.c.due_at, t.c.kind, t.c.key).limit(limit)
+        found = (await self.connection.execute(due)).all()
+        if not found:
+            return []
+        taken = await self.connection.execute(
+            sa.delete(t)
+            .where(t.c.scope == scope, sa.tuple_(t.c.kind, t.c.key).in_([(row.kind, row.key) for row in found]))
+            .returning(t.c.kind, t.c.key, t.c.due_at)
+        )
+        timers = [Timer(scope, row.kind, row.key, row.due_at) for row in taken]
+        return sorted(timers, key=lambda timer: (timer.due_at, timer.kind, timer.key))
+
+    async def next_due(self, scope: str) -> datetime | None:
+        """When the scope's earliest timer is due; None without timers. Timers set in this unit of work count."""
+        t = self._store.tables.timers
+        stored = await self.connection.scalar(sa.select(sa.func.min(t.c.due_at)).where(t.c.scope == scope))
+        pending = [due for (s, _, _), due in self._timers.items() if s == scope and due is not None]
+        return min([*pending, *([stored] if stored is not None else [])], default=None)
+
+    async def advance(self, topic: str, partition: int, old: int | None, new: int, incarnation: str) -> None:
+        """Compare-and-set the consumed offset. Raises Fenced when another consumer moved it."""
+        t = self._store.tables.offsets
+        values = {"topic": topic, "partition": partition, "incarnation": incarnation, "next_offset": new}
+        if old is None:
+            statement = insert(t).values(**values).on_conflict_do_nothing()
+            done = await self.connection.execute(statement)
+        else:
+            done = await self.connection.execute(
+                sa.update(t)
+                .where(
+                    t.c.topic == topic,
+                    t.c.partition == partition,
+                    t.c.next_offset == old,
+                    t.c.incarnation == incarnation,
+                )
+                .values(next_offset=new)
+            )
+        if done.rowcount != 1:
+            raise Fenced(f"{self._store.schema}: the offset of {topic}/{partition} is no longer {old}")
+
+    async def fence(self, ownership: Ownership) -> None:
+        """Hold the scope's ownership row to the end of the transaction. Raises Fenced when its term was raised."""
+        t = self._store.tables.ownership
+        term = await self.connection.scalar(sa.select(t.c.term).where(t.c.scope == ownership.scope).with_for_update())
+        if term != ownership.term:
+            raise Fenced(f"{self._store.schema}: {ownership.scope} is owned by term {term}, not {ownership.term}")
+
+    async def ledger_time(self, scope: str) -> datetime:
+        """`max(now, last + 1 µs)` of the scope, stored: strictly increasing whatever the wall clock does."""
+        t = self._store.tables.ownership
+        last = await self.connection.scalar(sa.select(t.c.last_time).where(t.c.scope == scope).with_for_update())
+        time = self.now if last is None else max(self.now, last + timedelta(microseconds=1))
+        done = await self.connection.execute(sa.update(t).where(t.c.scope == scope).values(last_time=time))
+        if done.rowcount != 1:
+            raise Conflict(f"{self._store.schema}: scope {scope} has no owner, so it has no ledger time")
+        return time
+
+    async def finish(self) -> None:
+        """Write timers, then append events: the last statements before the commit. Called by the store."""
+        t = self._store.tables.timers
+        put = [
+            {"scope": scope, "kind": kind, "key": key, "due_at": due}
+            for (scope, kind, key), due in sorted(self._timers.items())
+            if due is not None
+        ]
+        drop = [key for key, due in sorted(self._timers.items()) if due is None]
+        await bulk_insert(self.connection, t, put, update=["due_at"])
+        if drop:
+            await self.connection.execute(sa.delete(t).where(sa.tuple_(t.c.scope, t.c.kind, t.c.key).in_(drop)))
+        if self._events:
+            await self._store.appender.append(self.connection, self._events, self.now)
+
+    def committed(self) -> None:
+        for action in self._after_commit:
+            action()
+        scopes = self._dirty | {scope for (scope, _, _), due in self._timers.items() if due is not None}
+        for scope in sorted(scopes):
+            self._store.notify_dirty(scope)
+
+
+class Store:
+    """One service's access to its schema."""
+
+    def __init__(
+        self,
+        *,
+        engine: AsyncEngine,
+        tables: ServiceTables,
+        source: str,
+        appender: EventAppender,
+        clock: Clock,
+        ids: Ids,
+    ) -> None:
+        self.engine = engine
+        self.tables = tables
+        self.schema = tables.schema
+        self.source = source
+        self.appender = appender
+        self.clock = clock
+        self.ids = ids
+        self._serial = asyncio.Lock()
+        self._dirty_listeners: list[Callable[[str], None]] = []
+
+    def on_dirty(self, listener: Callable[[str], None]) -> None:
+        self._dirty_listeners.append(listener)
+
+    def off_dirty(self, listener: Callable[[str], None]) -> None:
+        self._dirty_listeners.remove(listener)
+
+    def notify_dirty(self, scope: str) -> None:
+        for listener in self._dirty_listeners:
+            listener(scope)
+
+    @asynccontextmanager
+    async def unit_of_work(self) -> AsyncGenerator[UnitOfWork]:
+        """A transaction that commits at the end of the block and rolls back on any exception.
+
+        One at a time per instance: a service's handlers and cycles touch the same rows, so letting them overlap would
+        buy lock waits and deadlocks, not speed. Other instances are kept out by offsets and terms, not by this lock.
+
+        A lost connection, a deadlock or a refused connection becomes Retryable. When the connection is lost at the
+        COMMIT itself its outcome is unknown: the caller reads offset and tables again, which the error tells it to.
+        """
+        async with self._serial:
+            uow: UnitOfWork | None = None
+            with database_errors():
+                async with self.engine.connect() as connection, connection.begin():
+                    uow = UnitOfWork(self, connection)
+                    yield uow
+                    await uow.finish()
+            if uow is not None:
+                uow.committed()
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncGenerator[AsyncConnection]:
+        """A read-only transaction with one consistent snapshot."""
+        with database_errors():
+            async with self.engine.connect() as connection:
+                await connection.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+                yield connection
+
+    async def take(self, scope: str, owner: str) -> Ownership:
+        """Become the scope's owner by raising its term; every earlier owner is fenced from now on."""
+        t = self.tables.ownership
+        async with self.unit_of_work() as uow:
+            statement = (
+                insert(t)
+                .values(scope=scope, term=1, owner=owner)
+                .on_conflict_do_update(index_elements=[t.c.scope], set_={"term": t.c.term + 1, "owner": owner})
+                .returning(t.c.term)
+            )
+            term = await uow.connection.scalar(statement)
+            assert term is not None
+            return Ownership(scope, term)
+
+    async def offsets(self, topics: Sequence[str]) -> dict[tuple[str, int], tuple[str, int]]:
+        """(topic, partition) → (incarnation, next offset) of what this service consumed."""
+        t = self.tables.offsets
+        async with self.reading() as connection:
+            found = await connection.execute(sa.select(t).where(t.c.topic.in_(list(topics))))
+            return {(row.topic, row.partition): (row.incarnation, row.next_offset) for row in found}
