@@ -210,14 +210,12 @@ class Store:
         COMMIT itself its outcome is unknown: the caller reads offset and tables again, which the error tells it to.
         """
         async with self._serial:
-            uow: UnitOfWork | None = None
             with database_errors():
                 async with self.engine.connect() as connection, connection.begin():
                     uow = UnitOfWork(self, connection)
                     yield uow
                     await uow.finish()
-            if uow is not None:
-                uow.committed()
+            uow.committed()
 
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[AsyncConnection]:
