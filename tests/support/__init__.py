@@ -1,0 +1,1 @@
+"""Builders and readers that several suites share."""
