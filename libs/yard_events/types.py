@@ -300,10 +300,15 @@ class AttemptRecovered(_Decision):
 
 
 class _NodeCommand(EventModel):
-    """`command_seq` rises per allocation; the agent drops what is not above the last it saw."""
+    """`command_seq` rises per allocation; the agent drops what is not above the last it saw.
+
+    `epoch` is the agent's boot and journal as placement knew them: an agent of another epoch drops the command, because
+    placement has closed, or is about to close, every allocation of the old one.
+    """
 
     TOPIC: ClassVar[str] = topics.NODES_COMMANDS
     node: str
+    epoch: str
     allocation_id: str
     command_seq: int
 
@@ -380,13 +385,16 @@ class _NodeFact(EventModel):
 
 
 class NodeRegistered(_NodeFact):
-    """Sent at every start of an agent. `boot_id` changes with a reboot, `journal_id` with a lost agent journal."""
+    """Sent at every start of an agent. `boot_id` changes with a reboot, `journal_id` with a lost agent journal; `epoch`
+    is both in one. An agent with a new epoch sends this only when nothing of an older one is left on the node.
+    """
 
     TYPE: ClassVar[str] = "yard.nodes.registered.v1"
     cluster: str
     pool: str
     boot_id: str
     journal_id: str
+    epoch: str
     agent_url: str
     advertise_addr: str
     cpus: float
@@ -410,8 +418,7 @@ class NodeReport(_NodeFact):
     """Periodic: every allocation the agent knows and the last command it saw for each. Also the heartbeat."""
 
     TYPE: ClassVar[str] = "yard.nodes.report.v1"
-    boot_id: str
-    journal_id: str
+    epoch: str
     allocations: list[ReportedAllocation]
 
 

@@ -44,7 +44,7 @@ def _update_sql(table: sa.Table, names: tuple[str, ...]) -> sa.TextClause:
 
 
 def _typed(sql: str, columns: Sequence[sa.Column[Any]]) -> sa.TextClause:
-    return sa.text(sql).bindparams(*(sa.bindparam(f"p_{c.name}", type_=postgresql.ARRAY(c.type)) for c in columns))
+    return sa.text(sql).bindparams(*(sa.bindparam(f"p_{c.name}", type_=postgresql.ARRAY(c.type, dimensions=1)) for c in columns))
 
 
 def _arrays(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -1,6 +1,7 @@
 """Reading back what was appended to the embedded bus."""
 
 from sqlalchemy import text
+
 from yard_events.base import EventModel, unwrap
 from yard_events.envelope import from_headers
 from yard_runtime.service import Runtime

@@ -4,6 +4,7 @@ import json
 import os
 import select
 import socket
+from contextlib import suppress
 
 MAX_LINE_BYTES = 16 << 20
 MAX_UNREAD_BYTES = 16 << 20
@@ -13,10 +14,8 @@ PROTOCOL_VERSION = 1
 
 def listen(path: str) -> socket.socket:
     """A listening socket at the path; one that a dead keeper left is replaced. The caller holds the keeper's lock."""
-    try:
+    with suppress(FileNotFoundError):
         os.unlink(path)
-    except FileNotFoundError:
-        pass
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     folder = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     mask = os.umask(0o177)

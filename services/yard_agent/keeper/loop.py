@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from connections import PROTOCOL_VERSION, Client, launch_of
@@ -49,6 +50,7 @@ class Keeper:
         self._ownership = Ownership()
         self._poller = select.poll()
         self._closing = False
+        self._terminated = False
 
     # --- after a predecessor -----------------------------------------------------------------------------------------
 
@@ -78,7 +80,7 @@ class Keeper:
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        signal.signal(signal.SIGTERM, lambda _number, _frame: self._close())
+        signal.signal(signal.SIGTERM, lambda _number, _frame: setattr(self, "_terminated", True))
         for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(ignored, signal.SIG_IGN)
         self._poller.register(wake_read, select.POLLIN)
@@ -94,6 +96,8 @@ class Keeper:
                 elif fd in self._clients:
                     self._serve_client(self._clients[fd])
             self._begin_starts()
+            if self._terminated and not self._closing:
+                self._close()
             now = time.monotonic()
             self._reap(now)
             self._scan(now)
@@ -208,8 +212,8 @@ class Keeper:
         task.terminated.update(process.pid for process in read_processes().values() if process.group == task.pid)
         try:
             os.killpg(task.pid, signal.SIGTERM)
-        except ProcessLookupError:  # forked this moment, not yet a group
-            os.kill(task.pid, signal.SIGTERM)
+        except OSError:  # forked this moment, not yet a group; or it runs as another user now
+            send_signal(task.pid, task.started, signal.SIGTERM)
 
     def _close(self) -> None:
         self._closing = True
@@ -240,7 +244,8 @@ class Keeper:
                 os.close(child.release_fd)
             children = []
         for _task, child in children:
-            os.write(child.release_fd, b"1")
+            with suppress(BrokenPipeError):  # somebody killed it while it waited
+                os.write(child.release_fd, b"1")
             os.close(child.release_fd)
         committed = self._commit()
         for client, request in starts:
@@ -275,11 +280,13 @@ class Keeper:
             children.append((task, child))
         return children
 
-    def _read_start(self, task: Task) -> None:
+    def _read_start(self, task: Task, ended: bool = False) -> None:
         """The pipe of a start: closed without a word by a successful exec, else why there was none."""
         try:
             message = os.read(task.failure_fd, 4096)
         except BlockingIOError:
+            if not ended:  # an event of the descriptor that had this number before
+                return
             message = b""
         self._poller.unregister(task.failure_fd)
         del self._starting[task.failure_fd]
@@ -315,7 +322,7 @@ class Keeper:
 
     def _root_ended(self, task: Task, now: float, status: int) -> None:
         if task.failure_fd >= 0:
-            self._read_start(task)
+            self._read_start(task, ended=True)
         if task.reason is not None:
             self._end(task, now, task.reason, task.detail)
         elif os.WIFSIGNALED(status):
@@ -344,8 +351,8 @@ class Keeper:
             for stray in self._ownership.assign(live, processes):
                 send_signal(stray.pid, stray.started, signal.SIGKILL)
             snapshot_seconds = max(SNAPSHOT_SECONDS, (time.monotonic() - began) / SNAPSHOT_SHARE)
-            # No short cut: each task is settled, whether or not an earlier one already asks for another look.
-            again = any([self._settle(task, now, snapshot_seconds) for task in live])
+            wishes = [self._settle(task, now, snapshot_seconds) for task in live]
+            again = any(wishes)
 
     def _settle(self, task: Task, now: float, snapshot_seconds: float) -> bool:
         """What is due for a task by what was seen of it. True: look again at once."""

@@ -84,6 +84,7 @@ class Ownership:
         for task in tasks:
             leader = processes.get(task.pid) if task.pid is not None else None
             if leader is not None and leader.started == task.started:
+                roots[leader.pid] = task
                 # With its leader alive, the session is the task's. Without, the number may be another's by now.
                 roots.update({process.pid: task for process in processes.values() if process.session == leader.pid})
             roots.update(dict.fromkeys(task.members, task))

@@ -108,7 +108,7 @@ def _exec(argv: list[str], env: dict[str, str]) -> str:
     verdict = f"command_not_found {name}"
     for path in candidates:
         try:
-            os.execve(path, argv, env)
+            os.execve(path, argv, env)  # noqa: S606  no shell: the words go to the program as they are
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.lexists(path):
                 continue

@@ -55,6 +55,8 @@ class TaskLog:
 
     def append(self, records: list[dict]) -> None:
         """On disk when it returns. After an OSError the file is as before."""
+        if not records:
+            return
         try:
             written = _write(self._fd, records)
             os.fdatasync(self._fd)

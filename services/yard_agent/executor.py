@@ -1,0 +1,59 @@
+"""How the agent runs tasks: real processes under the keeper, or simulated ones (`simulated_executor`)."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Protocol
+
+from yard_agent.keeper_client import KeeperClient, TaskLaunch, TaskStatus
+
+
+class Executor(Protocol):
+    async def run(self) -> None:
+        """Serve until cancelled; the other methods make progress only meanwhile."""
+        ...
+
+    async def start(self, launch: TaskLaunch) -> TaskStatus:
+        """Run it once, however often it is called for an allocation, and answer with the status as it is."""
+        ...
+
+    async def stop(self, allocation_id: str, grace_seconds: float) -> TaskStatus | None:
+        """SIGTERM now, SIGKILL for the whole tree after the grace. None: nothing is known of the allocation."""
+        ...
+
+    async def statuses(self) -> list[TaskStatus]:
+        """Every task that was not forgotten."""
+        ...
+
+    async def forget(self, allocation_id: str) -> None:
+        """Drop a task that ended and emptied. Unknown ones are no error."""
+        ...
+
+    def changes(self) -> AsyncIterator[TaskStatus]:
+        """Every change, for one reader. A status may come again and may skip steps; it never goes back."""
+        ...
+
+
+class ProcessExecutor:
+    """Real processes, parented by the node's keeper, so that they and their exit codes survive the agent."""
+
+    def __init__(self, keeper: KeeperClient) -> None:
+        self._keeper = keeper
+
+    async def run(self) -> None:
+        await self._keeper.run()
+
+    async def start(self, launch: TaskLaunch) -> TaskStatus:
+        Path(launch.output_path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return await self._keeper.start(launch)
+
+    async def stop(self, allocation_id: str, grace_seconds: float) -> TaskStatus | None:
+        return await self._keeper.stop(allocation_id, grace_seconds)
+
+    async def statuses(self) -> list[TaskStatus]:
+        return await self._keeper.statuses()
+
+    async def forget(self, allocation_id: str) -> None:
+        await self._keeper.forget(allocation_id)
+
+    def changes(self) -> AsyncIterator[TaskStatus]:
+        return self._keeper.changes()
