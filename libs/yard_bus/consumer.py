@@ -2,6 +2,9 @@
 
 Order is kept whatever happens: a batch that fails is redone one by one, a record that fails is retried in place with
 back-off, and one that can never succeed parks its key, with every later record of that key queued behind it.
+
+A COMMIT of unknown outcome ends the session: whoever runs the consumer joins again, and offset, parked keys and
+sequences are read from the database, where the outcome is known.
 """
 
 import asyncio
@@ -12,10 +15,11 @@ import structlog
 
 from yard_bus.dead_letters import load_parked_keys, park
 from yard_bus.deduplication import SeenSequences
-from yard_bus.protocol import PartitionRef, Record, Session
+from yard_bus.protocol import OffsetGone, PartitionRef, Record, Session
 from yard_domain.errors import Conflict, Fenced, Permanent, Retryable
 from yard_events.base import EventModel, unwrap
 from yard_events.envelope import Envelope, from_headers
+from yard_store.database_errors import OutcomeUnknown
 from yard_store.unit_of_work import Store, UnitOfWork
 
 _log = structlog.get_logger("yard.consumer")
@@ -50,23 +54,46 @@ class Consumer:
         self._store = store
         self._handlers = handlers
         self._settings = settings or ConsumerSettings()
+        self._stopped: dict[PartitionRef, str] = {}
+
+    @property
+    def stopped(self) -> Mapping[PartitionRef, str]:
+        """Partitions that cannot go on without people, and why: their offset or their topic is gone from the log."""
+        return self._stopped
 
     @property
     def topics(self) -> list[str]:
         return sorted(self._handlers)
 
     async def run(self, session: Session) -> None:
-        """Serve the session's partitions until it ends. Raises Retryable (session over) or Fenced (taken over)."""
+        """Serve the session's partitions until it ends.
+
+        Raises, as an exception group, Retryable (session over), OutcomeUnknown (a COMMIT was lost: join again) or
+        Fenced (taken over).
+        """
         running: dict[PartitionRef, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as group:
             async for refs in session.assignments():
                 for ref in [ref for ref in running if ref not in refs]:
                     running.pop(ref).cancel()
                 for ref in sorted(refs - set(running)):
-                    loop = _PartitionLoop(self._store, session, ref, self._handlers[ref.topic], self._settings)
                     running[ref] = group.create_task(
-                        loop.run(), name=f"{self._store.schema} {ref.topic}/{ref.partition}"
+                        self._serve(session, ref), name=f"{self._store.schema} {ref.topic}/{ref.partition}"
                     )
+
+    async def _serve(self, session: Session, ref: PartitionRef) -> None:
+        try:
+            await _PartitionLoop(self._store, session, ref, self._handlers[ref.topic], self._settings).run()
+        except OffsetGone as error:
+            # From anywhere else events would be skipped or doubled: this partition waits for people, others go on.
+            self._stopped[ref] = str(error)
+            _log.error(
+                "partition stopped",
+                schema=self._store.schema,
+                topic=ref.topic,
+                partition=ref.partition,
+                error=str(error),
+            )
 
 
 class _PartitionLoop:
@@ -92,8 +119,9 @@ class _PartitionLoop:
         """Everything in memory comes from the database: the offset, the parked keys, the sequences seen."""
         stored = (await self._store.offsets([self._ref.topic])).get((self._ref.topic, self._ref.partition))
         if stored is not None and stored[0] != self._ref.incarnation:
-            raise Fenced(
-                f"{self._store.schema}: {self._ref.topic} was deleted and made again; its offsets mean nothing now"
+            raise OffsetGone(
+                f"{self._ref.topic} was deleted and made again: offset {stored[1]} of {stored[0]} means nothing in "
+                f"{self._ref.incarnation}"
             )
         self._position = stored[1] if stored is not None else None
         async with self._store.reading() as connection:
@@ -103,7 +131,7 @@ class _PartitionLoop:
     async def _consume(self, records: Sequence[Record]) -> None:
         try:
             await self._with_backoff(records, give_up_after=1 if len(records) > 1 else ATTEMPTS_BEFORE_PARKING)
-        except (Fenced, asyncio.CancelledError):
+        except (Fenced, OutcomeUnknown, asyncio.CancelledError):
             raise
         except Exception as error:
             if len(records) > 1:
@@ -120,15 +148,12 @@ class _PartitionLoop:
             try:
                 await self._transaction(records)
                 return
-            except (Retryable, Conflict) as error:
-                _log.warning("retrying", partition=str(self._ref.partition), topic=self._ref.topic, error=str(error))
-                self._seen.forget_unsaved()
-                await self._reconcile()
-                if self._done(records):
-                    return
-            except (Fenced, Permanent, asyncio.CancelledError):
+            except (Fenced, Permanent, OutcomeUnknown, asyncio.CancelledError):
                 self._seen.forget_unsaved()
                 raise
+            except (Retryable, Conflict) as error:
+                self._seen.forget_unsaved()
+                _log.warning("retrying", topic=self._ref.topic, partition=self._ref.partition, error=str(error))
             except Exception as error:
                 self._seen.forget_unsaved()
                 failures += 1
@@ -137,16 +162,6 @@ class _PartitionLoop:
                     raise
             await self._store.clock.sleep(delay)
             delay = min(delay * 2, self._settings.backoff_limit_seconds)
-
-    async def _reconcile(self) -> None:
-        """A connection lost at COMMIT leaves the outcome unknown: the stored offset tells it."""
-        try:
-            await self._resume()
-        except Retryable:
-            return
-
-    def _done(self, records: Sequence[Record]) -> bool:
-        return self._position is not None and self._position > records[-1].offset
 
     async def _transaction(self, records: Sequence[Record]) -> None:
         async with self._store.unit_of_work() as uow:
@@ -165,25 +180,28 @@ class _PartitionLoop:
 
     async def _park(self, record: Record, error: Exception) -> None:
         _log.error("parking key", topic=record.ref.topic, key=record.key, type=record.type, error=str(error))
+        delay = self._settings.backoff_first_seconds
         while True:
             try:
-                async with self._store.unit_of_work() as uow:
-                    await uow.advance(
-                        self._ref.topic, self._ref.partition, self._position, record.offset + 1, self._ref.incarnation
-                    )
-                    await park(uow, self._store.tables, [record], error=f"{type(error).__name__}: {error}")
-                    self._seen.is_new(record)
-                    await self._seen.save(uow.connection)
+                await self._park_once(record, f"{type(error).__name__}: {error}")
+                return
+            except OutcomeUnknown:
+                raise
             except Retryable:
-                await self._store.clock.sleep(self._settings.backoff_limit_seconds)
-                await self._reconcile()
-                if self._done([record]):
-                    return
-                continue
-            self._position = record.offset + 1
-            self._parked.add(record.key)
-            self._seen.saved()
-            return
+                self._seen.forget_unsaved()
+                await self._store.clock.sleep(delay)
+                delay = min(delay * 2, self._settings.backoff_limit_seconds)
+
+    async def _park_once(self, record: Record, error: str) -> None:
+        async with self._store.unit_of_work() as uow:
+            last = record.offset + 1
+            await uow.advance(self._ref.topic, self._ref.partition, self._position, last, self._ref.incarnation)
+            await park(uow, self._store.tables, [record], error=error)
+            self._seen.is_new(record)
+            await self._seen.save(uow.connection)
+        self._position = last
+        self._parked.add(record.key)
+        self._seen.saved()
 
 
 def receive(record: Record) -> Received:

@@ -3,6 +3,7 @@
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from yard_bus.protocol import PartitionRef, Record
+from yard_events.envelope import publish_sequence
 from yard_store.bulk import bulk_insert
 from yard_store.tables import ServiceTables
 
@@ -27,11 +28,13 @@ class SeenSequences:
 
     def is_new(self, record: Record) -> bool:
         """False for a double. Remembers the sequence for `save`."""
-        text = record.headers.get("yard_publishseq")
-        if text is None or not text.isdecimal():
+        try:
+            sequence = publish_sequence(record.headers)
+        except ValueError:
+            return True  # the codec refuses it, with a message; here nothing is known about it
+        if sequence is None:
             return True
         source = record.headers.get("ce_source", "")
-        sequence = int(text)
         if sequence <= max(self._last.get(source, -1), self._unsaved.get(source, -1)):
             return False
         self._unsaved[source] = sequence

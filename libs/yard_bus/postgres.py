@@ -82,7 +82,8 @@ class PostgresBus:
     async def ensure_topics(self, topics: Sequence[Topic]) -> None:
         with database_errors():
             async with self._engine.begin() as connection:
-                for topic in topics:
+                # One order everywhere: processes that start together must not wait for one another in a circle.
+                for topic in sorted(topics, key=lambda topic: topic.name):
                     await connection.execute(
                         _ENSURE_TOPIC,
                         {
@@ -129,8 +130,8 @@ class PostgresBus:
         session = PostgresSession(self._engine, listener, [self._topic(name) for name in topics])
         try:
             with database_errors():
-                await listener.add_listener(CHANNEL, session.on_notify)
                 listener.add_termination_listener(session.on_lost)
+                await listener.add_listener(CHANNEL, session.on_notify)
                 if group is not None:
                     # Waits for as long as another instance is active; no polling, and no lease to renew.
                     await listener.execute("SELECT pg_advisory_lock($1, $2)", *_lock_key(group))
@@ -197,14 +198,14 @@ class PostgresSession:
         waiter = asyncio.Event()
         self._waiting[place].add(waiter)
         try:
-            while True:
+            while not self._over.done():
                 waiter.clear()
                 records = await self._fetch(ref, place, offset, limit)
                 if records:
                     return records
-                if self._over.done():
-                    raise Retryable(self._over.result())
-                await waiter.wait()
+                if not self._over.done():
+                    await waiter.wait()
+            raise Retryable(self._over.result())
         finally:
             self._waiting[place].discard(waiter)
 
@@ -212,13 +213,18 @@ class PostgresSession:
         with database_errors():
             async with self._engine.connect() as connection:
                 raw = await _driver(connection)
-                found = await raw.fetch(_READ, *place, offset or 0, limit)
-                if offset is not None and (not found or found[0]["log_offset"] != offset):
-                    await self._check_bounds(raw, ref, place, offset)
-                return [
-                    Record(ref, row["log_offset"], row["key"], row["type"], json.loads(row["headers"]), row["value"])
-                    for row in found
-                ]
+                try:
+                    found = await raw.fetch(_READ, *place, offset or 0, limit)
+                    if offset is not None and (not found or found[0]["log_offset"] != offset):
+                        await self._check_bounds(raw, ref, place, offset)
+                finally:
+                    if raw.is_closed():
+                        # The pool learns of dead connections from its own statements only; these go past it.
+                        await connection.invalidate()
+        return [
+            Record(ref, row["log_offset"], row["key"], row["type"], json.loads(row["headers"]), row["value"])
+            for row in found
+        ]
 
     async def _check_bounds(self, raw: Any, ref: PartitionRef, place: tuple[int, int], offset: int) -> None:
         """An empty read is normal at the head of the log; anywhere else records were lost. Compaction leaves gaps."""

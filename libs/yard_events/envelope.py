@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 CONTENT_TYPE = "application/json"
+SPEC_VERSION = "1.0"
+MAX_PUBLISH_SEQ = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,8 @@ class Envelope:
 
     def headers(self) -> dict[str, str]:
         """The context attributes as headers, `ce_` prefixed, absent ones left out."""
-        result = {
-            "ce_specversion": "1.0",
+        result = self.extra | {
+            "ce_specversion": SPEC_VERSION,
             "ce_id": self.id,
             "ce_source": self.source,
             "ce_type": self.type,
@@ -51,7 +53,6 @@ class Envelope:
             result["ce_projectid"] = self.project_id
         if self.publish_seq is not None:
             result["yard_publishseq"] = str(self.publish_seq)
-        result.update(self.extra)
         return result
 
 
@@ -73,12 +74,27 @@ _KNOWN = frozenset(
 )
 
 
+def publish_sequence(headers: dict[str, str]) -> int | None:
+    """The producer's sequence number; None without one. Raises ValueError when it is not a 63-bit number."""
+    text = headers.get("yard_publishseq")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) <= MAX_PUBLISH_SEQ):
+        raise ValueError(f"header yard_publishseq must be a number from 0 to {MAX_PUBLISH_SEQ}, not {text[:40]!r}")
+    return int(text)
+
+
 def from_headers(topic: str, key: str, headers: dict[str, str], value: bytes) -> Envelope:
     """The envelope of a received record. Raises ValueError when a required attribute is missing or malformed."""
-    missing = [name for name in ("ce_id", "ce_type", "ce_source", "ce_time") if name not in headers]
+    required = ("ce_specversion", "ce_id", "ce_type", "ce_source", "ce_time")
+    missing = [name for name in required if not headers.get(name)]
     if missing:
         raise ValueError(f"not a CloudEvent: header {', '.join(missing)} is missing")
-    publish_seq = headers.get("yard_publishseq")
+    if headers["ce_specversion"] != SPEC_VERSION:
+        raise ValueError(f"header ce_specversion must be {SPEC_VERSION}, not {headers['ce_specversion'][:40]!r}")
+    time = datetime.fromisoformat(headers["ce_time"])
+    if time.tzinfo is None:
+        raise ValueError(f"header ce_time must have a zone: {headers['ce_time']!r}")
     return Envelope(
         topic=topic,
         key=key,
@@ -86,11 +102,11 @@ def from_headers(topic: str, key: str, headers: dict[str, str], value: bytes) ->
         type=headers["ce_type"],
         source=headers["ce_source"],
         subject=headers.get("ce_subject", ""),
-        time=datetime.fromisoformat(headers["ce_time"]),
+        time=time,
         value=value,
         correlation_id=headers.get("ce_correlationid"),
         causation_id=headers.get("ce_causationid"),
         project_id=headers.get("ce_projectid"),
-        publish_seq=int(publish_seq) if publish_seq is not None else None,
+        publish_seq=publish_sequence(headers),
         extra={name: text for name, text in headers.items() if name not in _KNOWN},
     )

@@ -1,4 +1,7 @@
-"""Cycles: the decisions of a scope, one unit of work at a time, under the scope's term."""
+"""Cycles: the decisions of a scope, one unit of work at a time, under the scope's term.
+
+The runner waits for the earliest timer itself, so a cycle may set its timers anew each time without waking itself.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,9 +10,13 @@ from datetime import datetime
 import structlog
 
 from yard_domain.errors import Conflict, Retryable
+from yard_store.database_errors import OutcomeUnknown
 from yard_store.unit_of_work import Ownership, Store, UnitOfWork
 
 _log = structlog.get_logger("yard.cycle")
+
+_BACKOFF_FIRST_SECONDS = 0.02
+_BACKOFF_LIMIT_SECONDS = 2.0
 
 Cycle = Callable[[UnitOfWork, str], Awaitable[bool]]
 """`cycle(uow, scope)`: decide, write, and say whether there is more to do at once. Bounded work per call."""
@@ -30,7 +37,11 @@ class ScopeRunner:
             self._dirty.set()
 
     async def run(self) -> None:
-        """Take the scope and serve it until cancelled. Raises Fenced when another owner took it."""
+        """Take the scope and serve it until cancelled.
+
+        Raises Fenced when another owner took it, OutcomeUnknown when a COMMIT was lost (take it again and begin from
+        what is stored), and whatever the cycle raises that is neither Retryable nor Conflict.
+        """
         self._store.on_dirty(self.mark_dirty)
         try:
             ownership = await self._store.take(self._scope, self._owner)
@@ -63,7 +74,7 @@ class ScopeRunner:
             await asyncio.gather(timer, return_exceptions=True)
 
     async def _run_once(self, ownership: Ownership) -> datetime | None:
-        delay = 0.05
+        delay = _BACKOFF_FIRST_SECONDS
         while True:
             self._dirty.clear()
             try:
@@ -71,13 +82,13 @@ class ScopeRunner:
                     await uow.fence(ownership)
                     more = await self._cycle(uow, self._scope)
                     due = await uow.next_due(self._scope)
-            except Conflict as error:
-                _log.info("decided on stale state, deciding again", scope=self._scope, error=str(error))
-                continue
-            except Retryable as error:
-                _log.warning("cycle failed, trying again", scope=self._scope, error=str(error))
+            except OutcomeUnknown:
+                raise
+            except (Conflict, Retryable) as error:
+                _log.warning("cycle failed, deciding again", scope=self._scope, error=str(error))
                 await self._store.clock.sleep(delay)
-                delay = min(delay * 2, 2.0)
+                delay = min(delay * 2, _BACKOFF_LIMIT_SECONDS)
                 continue
+            delay = _BACKOFF_FIRST_SECONDS
             if not more:
                 return due

@@ -13,7 +13,7 @@ from fastapi import Depends, FastAPI
 from fastapi.responses import JSONResponse
 
 from yard_runtime.http import install_problem_handlers, require_internal_token
-from yard_runtime.service import Service
+from yard_runtime.service import ReportsProblems, Service
 
 _log = structlog.get_logger("yard.host")
 
@@ -100,7 +100,13 @@ class ServiceHost:
         @app.get("/readyz")
         async def readyz() -> JSONResponse:
             waiting = sorted(service.name for service in self._services if service.name not in self._ready)
-            return JSONResponse({"waiting_for": waiting}, 503 if waiting else 200)
+            problems = {
+                service.name: list(found)
+                for service in self._services
+                if isinstance(service, ReportsProblems) and (found := service.problems())
+            }
+            unwell = bool(waiting or problems)
+            return JSONResponse({"waiting_for": waiting, "problems": problems}, 503 if unwell else 200)
 
         for service in self._services:
             api = service.api()

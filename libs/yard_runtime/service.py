@@ -1,9 +1,9 @@
 """What a service is, what it gets, and the loops that most services consist of."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, cast, runtime_checkable
 
 import structlog
 from fastapi import FastAPI
@@ -57,12 +57,20 @@ class Service(Protocol):
         ...
 
 
+@runtime_checkable
+class ReportsProblems(Protocol):
+    """A service that can say why it does not serve as it should; the host's `/readyz` asks."""
+
+    def problems(self) -> Sequence[str]: ...
+
+
 @dataclass(slots=True)
 class EventService:
     """A service made of one consumer and the cycles of its scopes.
 
     It is active while it holds its group on the bus; when the database goes away, or another instance takes over, it
-    lets go of everything in memory, waits, and begins again from what is stored.
+    lets go of everything in memory, waits, and begins again from what is stored: `on_activate` reads it back. Any other
+    error ends `run`. A partition whose offset is gone from the log stops alone, and `problems` says so until the end.
     """
 
     name: str
@@ -73,31 +81,63 @@ class EventService:
     scopes: Mapping[str, Cycle] = field(default_factory=dict[str, Cycle])
     on_activate: Callable[[], Awaitable[None]] | None = None
     http: FastAPI | None = None
+    backoff_first_seconds: float = 0.05
     backoff_limit_seconds: float = 2.0
+    _consumer: Consumer | None = field(default=None, init=False)
+    _active: bool = field(default=False, init=False)
 
     def api(self) -> FastAPI | None:
         return self.http
 
+    def problems(self) -> Sequence[str]:
+        """Empty while all is well. A standby that waits for its turn has one: it does not serve."""
+        found = [] if self._active else ["not active: waits for the database, or another instance is active"]
+        if self._consumer is not None:
+            found += [f"partition stopped: {why}" for _, why in sorted(self._consumer.stopped.items())]
+        return found
+
     async def run(self, ready: Callable[[], None]) -> None:
-        delay = 0.05
+        """Serve until cancelled; `ready` is called each time the service becomes active."""
+        delay = self.backoff_first_seconds
         while True:
+            since = self.store.clock.now()
             try:
-                await self._active(ready)
+                await self._serve(ready)
             except* Retryable as errors:
-                _log.warning("inactive, trying again", service=self.name, error=str(errors.exceptions[0]))
+                _log.warning("inactive, trying again", service=self.name, errors=causes(errors))
             except* Fenced as errors:
-                _log.warning("fenced, starting over", service=self.name, error=str(errors.exceptions[0]))
+                _log.warning("fenced, starting over", service=self.name, errors=causes(errors))
+            if (self.store.clock.now() - since).total_seconds() > 2 * self.backoff_limit_seconds:
+                delay = self.backoff_first_seconds  # it was well in between; this is another outage
             await self.store.clock.sleep(delay)
             delay = min(delay * 2, self.backoff_limit_seconds)
 
-    async def _active(self, ready: Callable[[], None]) -> None:
+    async def _serve(self, ready: Callable[[], None]) -> None:
         consumer = Consumer(self.store, self.handlers)
-        async with self.bus.session(self.name, consumer.topics) as session, asyncio.TaskGroup() as group:
-            if self.on_activate is not None:
-                await self.on_activate()
-            for scope, cycle in self.scopes.items():
-                runner = ScopeRunner(self.store, scope, self.instance, cycle)
-                group.create_task(runner.run(), name=f"{self.name} {scope}")
-            group.create_task(consumer.run(session), name=f"{self.name} consumer")
-            _log.info("active", service=self.name, scopes=sorted(self.scopes))
-            ready()
+        try:
+            async with self.bus.session(self.name, consumer.topics) as session, asyncio.TaskGroup() as group:
+                if self.on_activate is not None:
+                    await self.on_activate()
+                for scope, cycle in self.scopes.items():
+                    runner = ScopeRunner(self.store, scope, self.instance, cycle)
+                    group.create_task(runner.run(), name=f"{self.name} {scope}")
+                group.create_task(consumer.run(session), name=f"{self.name} consumer")
+                _log.info("active", service=self.name, scopes=sorted(self.scopes))
+                self._consumer = consumer
+                self._active = True
+                ready()
+        finally:
+            self._active = False
+
+
+def causes(error: BaseException) -> list[str]:
+    """The messages of the errors inside of (nested) exception groups."""
+    return [str(leaf) for leaf in _leaves(error)]
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if not isinstance(error, BaseExceptionGroup):
+        yield error
+        return
+    for part in cast("BaseExceptionGroup[BaseException]", error).exceptions:
+        yield from _leaves(part)

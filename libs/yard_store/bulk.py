@@ -43,8 +43,25 @@ def _update_sql(table: sa.Table, names: tuple[str, ...]) -> sa.TextClause:
     return _typed(sql, columns)
 
 
+@lru_cache(maxsize=64)
+def _delete_sql(table: sa.Table) -> sa.TextClause:
+    columns = list(table.primary_key.columns)
+    target = f"{table.schema}.{table.name}" if table.schema else table.name
+    arrays = ", ".join(f"CAST(:p_{c.name} AS {_type_name(c)}[])" for c in columns)
+    alias = ", ".join(f'"{c.name}"' for c in columns)
+    match = " AND ".join(f't."{c.name}" = u."{c.name}"' for c in columns)
+    return _typed(f"DELETE FROM {target} t USING unnest({arrays}) AS u({alias}) WHERE {match}", columns)  # noqa: S608
+
+
 def _typed(sql: str, columns: Sequence[sa.Column[Any]]) -> sa.TextClause:
-    return sa.text(sql).bindparams(*(sa.bindparam(f"p_{c.name}", type_=postgresql.ARRAY(c.type, dimensions=1)) for c in columns))
+    return sa.text(sql).bindparams(
+        *(sa.bindparam(f"p_{c.name}", type_=postgresql.ARRAY(_element(c.type), dimensions=1)) for c in columns)
+    )
+
+
+def _element(kind: sa.types.TypeEngine[Any]) -> sa.types.TypeEngine[Any]:
+    """None is SQL's NULL in every column, also in JSONB, where SQLAlchemy would write the JSON value null."""
+    return postgresql.JSONB(none_as_null=True) if isinstance(kind, postgresql.JSONB) else kind
 
 
 def _arrays(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -61,8 +78,9 @@ async def bulk_insert(
 ) -> int:
     """Insert rows, all with the same columns as the first; returns how many were written.
 
-    `update`: on a primary-key conflict overwrite these columns. `ignore_existing`: on a conflict leave the old row.
-    Array-typed columns cannot be bound this way (PostgreSQL's unnest flattens them): keep such data in JSONB.
+    `update`: on a primary-key conflict overwrite these columns; a key must not come twice in one call.
+    `ignore_existing`: on a conflict leave the old row. Array-typed columns cannot be bound this way (PostgreSQL's
+    unnest flattens them): keep such data in JSONB.
     """
     if not rows:
         return 0
@@ -78,6 +96,15 @@ async def bulk_update(connection: AsyncConnection, table: sa.Table, rows: Sequen
         return 0
     names = tuple(rows[0])
     result = await connection.execute(_update_sql(table, names), _arrays(names, rows))
+    return result.rowcount
+
+
+async def bulk_delete(connection: AsyncConnection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Delete rows by primary key; other columns in `rows` are ignored. Returns how many there were."""
+    if not rows:
+        return 0
+    names = [column.name for column in table.primary_key.columns]
+    result = await connection.execute(_delete_sql(table), _arrays(names, rows))
     return result.rowcount
 
 

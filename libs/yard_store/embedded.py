@@ -47,7 +47,7 @@ _CREATE_DATABASE = f"""
 SELECT current_setting('data_directory');
 SELECT 'CREATE DATABASE {DATABASE}' WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = '{DATABASE}')\\gexec
 """  # noqa: S608
-_PROGRAM_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "PGCONNECT_TIMEOUT": "10"}
+_PROGRAM_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
 
 
 class PostgresNotRunning(Retryable):
@@ -166,6 +166,8 @@ class EmbeddedPostgres:
             return self._launch(programs, account, lock_descriptor, deadline)
 
     def _launch(self, programs: Path, account: Account, lock_descriptor: int, deadline: float) -> Postmaster:
+        if self._child is not None:
+            self._child.poll()  # an earlier server of ours that ended and that nobody has reaped yet
         self._log.mark()
         with open(self._log.start_file, "wb") as output:
             self._child = subprocess.Popen(
@@ -246,11 +248,13 @@ class EmbeddedPostgres:
         """Ask the server which folder it serves, and create the database where it is missing."""
         arguments = [str(programs / "psql"), "-XAtq", "-v", "ON_ERROR_STOP=1", "-h", str(socket_dir), "-p", str(PORT)]
         while True:
+            # A server that hangs takes the connection and says nothing; libpq waits for at least two seconds.
+            patience_seconds = max(2, min(10, int(deadline - time.monotonic())))
             done = subprocess.run(
                 [*arguments, "-U", SUPERUSER, "-d", "postgres"],
                 check=False,
                 cwd=self._data_dir,
-                env=_PROGRAM_ENVIRONMENT,
+                env={**_PROGRAM_ENVIRONMENT, "PGCONNECT_TIMEOUT": str(patience_seconds)},
                 input=_CREATE_DATABASE.encode(),
                 capture_output=True,
                 **account.popen_arguments(),

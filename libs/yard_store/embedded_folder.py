@@ -73,7 +73,7 @@ class DataFolder:
         # Whoever reaches the socket is the database's superuser.
         self.path.chmod(0o700)
         self.log.mkdir(mode=0o700, exist_ok=True)
-        give_to_account(account, self.log)
+        give_tree_to_account(account, self.log)
         return account
 
     def refuse_other_version(self) -> None:

@@ -16,8 +16,9 @@ _LOCK = 0x59415244
 
 def _upgrade(connection: sa.Connection, schema: str, versions: Path) -> None:
     config = Config()
-    config.set_main_option("script_location", str(_ENVIRONMENT))
-    config.set_main_option("version_locations", str(versions))
+    # Alembic's options are interpolated: a percent sign in a path must be doubled.
+    config.set_main_option("script_location", str(_ENVIRONMENT).replace("%", "%%"))
+    config.set_main_option("version_locations", str(versions).replace("%", "%%"))
     config.set_main_option("path_separator", "newline")
     config.attributes["connection"] = connection
     config.attributes["schema"] = schema

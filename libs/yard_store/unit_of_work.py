@@ -14,11 +14,11 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from yard_domain.errors import Conflict, Fenced
+from yard_domain.errors import Conflict, Fenced, Retryable
 from yard_events.base import EventModel, wrap
 from yard_events.envelope import Envelope
-from yard_store.bulk import bulk_insert
-from yard_store.database_errors import database_errors
+from yard_store.bulk import bulk_delete, bulk_insert
+from yard_store.database_errors import OutcomeUnknown, database_errors
 from yard_store.ports import Clock, EventAppender, Ids
 from yard_store.tables import ServiceTables
 
@@ -50,6 +50,9 @@ class UnitOfWork:
         self._timers: dict[tuple[str, str, str], datetime | None] = {}
         self._after_commit: list[Callable[[], None]] = []
         self._dirty: set[str] = set()
+        self._timer_scopes: set[str] = set()
+        self._awaited_scopes: set[str] = set()
+        self.finished = False
 
     def new_id(self, prefix: str) -> str:
         return self._store.ids.new(prefix)
@@ -78,32 +81,34 @@ class UnitOfWork:
     def set_timer(self, scope: str, kind: str, key: str, due_at: datetime) -> None:
         """(scope, kind, key) is due at `due_at`; an earlier setting is replaced."""
         self._timers[(scope, kind, key)] = due_at
+        self._timer_scopes.add(scope)
 
     def clear_timer(self, scope: str, kind: str, key: str) -> None:
         self._timers[(scope, kind, key)] = None
 
     async def take_due_timers(self, scope: str, limit: int = 500) -> list[Timer]:
         """Remove and return the scope's timers that are due by `now`, earliest first."""
+        await self._write_timers()
         t = self._store.tables.timers
         due = sa.select(t.c.kind, t.c.key).where(t.c.scope == scope, t.c.due_at <= self.now)
         due = due.order_by(t.c.due_at, t.c.kind, t.c.key).limit(limit)
-        found = (await self.connection.execute(due)).all()
-        if not found:
-            return []
         taken = await self.connection.execute(
             sa.delete(t)
-            .where(t.c.scope == scope, sa.tuple_(t.c.kind, t.c.key).in_([(row.kind, row.key) for row in found]))
+            .where(t.c.scope == scope, sa.tuple_(t.c.kind, t.c.key).in_(due))
             .returning(t.c.kind, t.c.key, t.c.due_at)
         )
         timers = [Timer(scope, row.kind, row.key, row.due_at) for row in taken]
         return sorted(timers, key=lambda timer: (timer.due_at, timer.kind, timer.key))
 
     async def next_due(self, scope: str) -> datetime | None:
-        """When the scope's earliest timer is due; None without timers. Timers set in this unit of work count."""
+        """When the scope's earliest timer is due; None without timers. Timers set in this unit of work count.
+
+        Who asks waits for it himself: after the commit the scope is not woken for timers that were set here.
+        """
+        await self._write_timers()
+        self._awaited_scopes.add(scope)
         t = self._store.tables.timers
-        stored = await self.connection.scalar(sa.select(sa.func.min(t.c.due_at)).where(t.c.scope == scope))
-        pending = [due for (s, _, _), due in self._timers.items() if s == scope and due is not None]
-        return min([*pending, *([stored] if stored is not None else [])], default=None)
+        return await self.connection.scalar(sa.select(sa.func.min(t.c.due_at)).where(t.c.scope == scope))
 
     async def advance(self, topic: str, partition: int, old: int | None, new: int, incarnation: str) -> None:
         """Compare-and-set the consumed offset. Raises Fenced when another consumer moved it."""
@@ -145,24 +150,29 @@ class UnitOfWork:
 
     async def finish(self) -> None:
         """Write timers, then append events: the last statements before the commit. Called by the store."""
-        t = self._store.tables.timers
-        put = [
-            {"scope": scope, "kind": kind, "key": key, "due_at": due}
-            for (scope, kind, key), due in sorted(self._timers.items())
-            if due is not None
-        ]
-        drop = [key for key, due in sorted(self._timers.items()) if due is None]
-        await bulk_insert(self.connection, t, put, update=["due_at"])
-        if drop:
-            await self.connection.execute(sa.delete(t).where(sa.tuple_(t.c.scope, t.c.kind, t.c.key).in_(drop)))
+        await self._write_timers()
         if self._events:
             await self._store.appender.append(self.connection, self._events, self.now)
+        self.finished = True
+
+    async def _write_timers(self) -> None:
+        changed = [
+            {"scope": scope, "kind": kind, "key": key, "due_at": due}
+            for (scope, kind, key), due in sorted(self._timers.items())
+        ]
+        self._timers.clear()
+        t = self._store.tables.timers
+        await bulk_insert(self.connection, t, [row for row in changed if row["due_at"] is not None], update=["due_at"])
+        await bulk_delete(self.connection, t, [row for row in changed if row["due_at"] is None])
 
     def committed(self) -> None:
         for action in self._after_commit:
             action()
-        scopes = self._dirty | {scope for (scope, _, _), due in self._timers.items() if due is not None}
-        for scope in sorted(scopes):
+        self.wake_scopes()
+
+    def wake_scopes(self) -> None:
+        """Cycles look at what was written: at the scopes marked dirty, and at those whose timers changed."""
+        for scope in sorted(self._dirty | (self._timer_scopes - self._awaited_scopes)):
             self._store.notify_dirty(scope)
 
 
@@ -207,14 +217,23 @@ class Store:
         buy lock waits and deadlocks, not speed. Other instances are kept out by offsets and terms, not by this lock.
 
         A lost connection, a deadlock or a refused connection becomes Retryable. When the connection is lost at the
-        COMMIT itself its outcome is unknown: the caller reads offset and tables again, which the error tells it to.
+        COMMIT itself it is OutcomeUnknown: the caller reads offset and tables again.
         """
         async with self._serial:
-            with database_errors():
-                async with self.engine.connect() as connection, connection.begin():
-                    uow = UnitOfWork(self, connection)
-                    yield uow
-                    await uow.finish()
+            uow: UnitOfWork | None = None
+            try:
+                with database_errors():
+                    async with self.engine.connect() as connection, connection.begin():
+                        uow = UnitOfWork(self, connection)
+                        yield uow
+                        await uow.finish()
+            except BaseException as error:
+                if uow is not None and uow.finished:
+                    # It may have been committed, and then cycles must look. Looking in vain is harmless.
+                    uow.wake_scopes()
+                    if isinstance(error, Retryable):
+                        raise OutcomeUnknown(str(error)) from error
+                raise
             uow.committed()
 
     @asynccontextmanager

@@ -32,6 +32,10 @@ class Executor(Protocol):
         """Every change, for one reader. A status may come again and may skip steps; it never goes back."""
         ...
 
+    def waiting_changes(self) -> list[TaskStatus]:
+        """What `changes` would give at once, so that a reader can take all of it as one batch."""
+        ...
+
 
 class ProcessExecutor:
     """Real processes, parented by the node's keeper, so that they and their exit codes survive the agent."""
@@ -57,3 +61,6 @@ class ProcessExecutor:
 
     def changes(self) -> AsyncIterator[TaskStatus]:
         return self._keeper.changes()
+
+    def waiting_changes(self) -> list[TaskStatus]:
+        return self._keeper.waiting_changes()

@@ -136,6 +136,14 @@ class Journal:
                 self._db.execute("ROLLBACK")
             raise
 
+    def remembered(self, name: str) -> str | None:
+        """A named value of the node, such as the boot id that the journal was last used under."""
+        row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return str(row[0]) if row is not None else None
+
+    def remember(self, name: str, value: str) -> None:
+        self._write("INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value", (name, value))
+
     # --- the bus position --------------------------------------------------------------------------------------------
 
     def position(self, topic: str, partition: int) -> Position | None:

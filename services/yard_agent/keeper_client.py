@@ -144,6 +144,10 @@ class KeeperClient:
         while True:
             yield await self._changes.get()
 
+    def waiting_changes(self) -> list[TaskStatus]:
+        """What `changes` would give at once."""
+        return [self._changes.get_nowait() for _ in range(self._changes.qsize())]
+
     # --- the connection ----------------------------------------------------------------------------------------------
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -154,7 +158,7 @@ class KeeperClient:
         return await self._open()
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        with _address(self._socket_path) as address:
+        with socket_address(self._socket_path) as address:
             return await asyncio.open_unix_connection(address, limit=_LINE_LIMIT_BYTES)
 
     async def _launch(self) -> None:
@@ -253,7 +257,7 @@ async def _message(reader: asyncio.StreamReader) -> dict[str, Any]:
 
 
 @contextmanager
-def _address(path: Path) -> Generator[str, None, None]:
+def socket_address(path: Path) -> Generator[str, None, None]:
     """A socket's address holds 107 bytes; through its open folder any path fits."""
     if len(os.fsencode(path)) <= _SOCKET_PATH_BYTES:
         yield str(path)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from yard_agent.driver import DeviceInfo, DeviceMemory, DeviceProcess, UnknownDevice, Utilization
 from yard_domain.quantities import parse_memory_bytes
 
-_TEMPLATE = re.compile(r"(?:(\d+)x)?([A-Za-z][A-Za-z0-9._ -]*?)(?:-(\d+)GB)?")
+_TEMPLATE = re.compile(r"(?:(\d+)x)?([A-Za-z][A-Za-z0-9._ -]*?[A-Za-z0-9])(?:-(\d+)GB)?")
 _DEFAULT_GB = 80
 MAX_DEVICES = 64
 

@@ -64,6 +64,10 @@ class SimulatedExecutor:
         while True:
             yield await self._changes.get()
 
+    def waiting_changes(self) -> list[TaskStatus]:
+        """What `changes` would give at once."""
+        return [self._changes.get_nowait() for _ in range(self._changes.qsize())]
+
     def _end(self, allocation_id: str, *, reason: str, exit_code: int | None = None, signal: int | None = None) -> None:
         task = self._tasks.get(allocation_id)
         if task is None or task.state is TaskState.EXITED:

@@ -8,12 +8,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from support.processes import processes_with
 from yard_agent.keeper_client import KeeperClient, TaskLaunch, TaskState, TaskStatus
 
 WITHIN_SECONDS = 20
-
-
-from support.processes import processes_with
 
 
 class Node:

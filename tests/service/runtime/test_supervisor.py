@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -206,7 +207,7 @@ async def test_waiting_too_long_names_who_is_not_ready_and_why(bench: Bench) -> 
     supervisor = bench.supervisor(bench.spec("control", script, ready=never), bench.spec("agent", WAITS))
     async with running(supervisor):
         await bench.events.wait(KIND.READY, "agent")
-        await until(lambda: (bench.folder / "control.up").exists(), "control printed its line")
+        await until((bench.folder / "control.up").exists, "control printed its line")
         with pytest.raises(NotReady) as error:
             await supervisor.wait_ready(0.2)
     text = str(error.value)
@@ -238,6 +239,19 @@ async def test_a_process_that_ignores_sigterm_is_killed_after_its_grace(bench: B
     assert [event.name for event in bench.events.of(KIND.STOPPED)] == ["good"]
     assert pid is not None
     assert is_gone(pid)
+
+
+async def test_a_system_without_pidfds_notices_a_death_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pidfd_open")
+    supervisor = bench.supervisor(bench.spec("engine", ENDS_WELL))
+    async with running(supervisor):
+        await supervisor.wait_ready(15)
+        pid = bench.events.of(KIND.STARTED)[0].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        assert (await bench.events.wait(KIND.DIED)).signal_name == "SIGKILL"
+        await bench.events.wait(KIND.READY, count=2)
+    assert len(bench.events.of(KIND.STOPPED)) == 1
 
 
 async def test_cancelling_run_ends_the_processes_too(bench: Bench) -> None:
@@ -414,12 +428,9 @@ async def kill_a_supervisor_of(folder: Path, scripts: dict[str, str]) -> dict[st
 
 
 def recorded_pid(path: Path) -> int:
-    import json
-
     return json.loads(path.read_text())["pid"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends them; elsewhere the next start does")
 async def test_children_die_with_a_killed_supervisor(tmp_path: Path) -> None:
     pids = await kill_a_supervisor_of(tmp_path, {"control": WAITS, "stubborn": IGNORES_SIGTERM})
     for pid in pids.values():

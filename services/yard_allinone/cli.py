@@ -1,0 +1,91 @@
+"""The commands that run gpuyard itself: `yard up`, `yard down`, `yard serve`, `yard bench`. Cheap to import."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option("--data-dir", "-d", help="Where everything is kept. Default: gpuyard in the user's data folder."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """The `gpuyard.cli` entry point."""
+    app.command(rich_help_panel="Run gpuyard")(up)
+    app.command(rich_help_panel="Run gpuyard")(down)
+    app.command(rich_help_panel="Run gpuyard")(serve)
+    bench = typer.Typer(no_args_is_help=True, help="Benchmarks, on installations of their own.")
+    bench.command()(pipeline)
+    app.add_typer(bench, name="bench", rich_help_panel="Run gpuyard")
+
+
+def up(
+    data_dir: DataDir = None,
+    http: Annotated[str, typer.Option(help="Where the API listens, as HOST:PORT.")] = "127.0.0.1:8080",
+    nodes: Annotated[int, typer.Option(min=0, max=64, help="How many nodes to simulate; 0: this machine's GPUs.")] = 4,
+    devices: Annotated[str, typer.Option(help="The devices of each simulated node.")] = "8xH100-80GB",
+) -> None:
+    """Run all of gpuyard on this machine until Ctrl-C: PostgreSQL, the services, nodes, the API.
+
+    A second `yard up` on the same data folder goes on where the first ended, however that was.
+
+    Examples:
+
+      yard up
+
+      yard up --data-dir /srv/gpuyard --http 0.0.0.0:9000 --nodes 0
+    """
+    from yard_allinone.up import UpOptions, main
+
+    raise typer.Exit(main(UpOptions(data_dir, http, nodes, devices)))
+
+
+def down(
+    data_dir: DataDir = None,
+    grace_seconds: Annotated[float, typer.Option(min=0, help="Between SIGTERM and SIGKILL for running tasks.")] = 10.0,
+) -> None:
+    """Stop everything that `yard up` started on this machine, running tasks included.
+
+    Example:
+
+      yard down
+    """
+    from yard_allinone.down import main
+
+    raise typer.Exit(main(data_dir, grace_seconds))
+
+
+def serve(
+    target: Annotated[str, typer.Option("--target", "-t", help="Services of this process, separated by commas.")],
+) -> None:
+    """Run some services in this process, configured by the environment (YARD_DATABASE_URL, YARD_LISTEN, …).
+
+    Example:
+
+      YARD_DATABASE_URL=postgresql://… YARD_LISTEN=127.0.0.1:7001 YARD_INTERNAL_TOKEN=… yard serve -t placement
+    """
+    from yard_allinone.process import main
+
+    raise typer.Exit(main(target))
+
+
+def pipeline(
+    jobs: Annotated[int, typer.Option(min=1, max=1_000_000, help="Jobs of the throughput part.")] = 3000,
+    idle_jobs: Annotated[int, typer.Option(min=1, max=10_000, help="Jobs sent one at a time.")] = 100,
+    concurrency: Annotated[int, typer.Option(min=1, max=1024, help="Submissions under way at once.")] = 64,
+    output: Annotated[str, typer.Option("--output", "-o", help="table or json.")] = "table",
+    profile: Annotated[
+        Path | None, typer.Option(help="Write a cProfile of every service process into this folder.")
+    ] = None,
+) -> None:
+    """From submission to the end of jobs through all services, with simulated tasks, on this machine.
+
+    Example:
+
+      yard bench pipeline --jobs 3000 -o json
+    """
+    from yard_allinone.bench_pipeline import PipelineOptions, main
+
+    raise typer.Exit(main(PipelineOptions(jobs, idle_jobs, concurrency, output, profile)))
