@@ -119,9 +119,13 @@ def _refuse_unsafe(value: Any, path: str) -> None:
     elif isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
-                raise malformed(f"the key {_shown(str(key))} must be text; put it in quotes", field=path or "(document)")
+                raise malformed(
+                    f"the key {_shown(str(key))} must be text; put it in quotes", field=path or "(document)"
+                )
             if _UNSAFE_TEXT.search(key):
-                raise malformed("a key contains a NUL character or half of a surrogate pair", field=path or "(document)")
+                raise malformed(
+                    "a key contains a NUL character or half of a surrogate pair", field=path or "(document)"
+                )
             _refuse_unsafe(item, f"{path}.{key}" if path else key)
     elif isinstance(value, list):
         for number, item in enumerate(value):

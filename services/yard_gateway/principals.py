@@ -34,9 +34,7 @@ class Principal:
     def require(self, *roles: Role) -> None:
         """Raises Problem 403 unless the caller has one of the roles."""
         if self.role not in roles:
-            raise Problem(
-                403, "Forbidden", f"Your role is {self.role}; this needs {' or '.join(sorted(roles))}."
-            )
+            raise Problem(403, "Forbidden", f"Your role is {self.role}; this needs {' or '.join(sorted(roles))}.")
 
     def require_submit(self, project: str) -> None:
         """Raises Problem 403. Says nothing about whether another project exists."""

@@ -45,7 +45,9 @@ async def read_body(request: Request, *, limit: int, timeout_seconds: float) -> 
 
 
 def _too_large(limit: int) -> Problem:
-    return Problem(413, "Content too large", f"The body may have at most {limit} bytes.", headers={"Connection": "close"})
+    return Problem(
+        413, "Content too large", f"The body may have at most {limit} bytes.", headers={"Connection": "close"}
+    )
 
 
 def reader_for(request: Request, *, yaml: bool) -> Callable[[bytes], Any]:
@@ -54,7 +56,9 @@ def reader_for(request: Request, *, yaml: bool) -> Callable[[bytes], Any]:
     reader = _READERS.get(given)
     if reader is None or (reader is read_yaml and not yaml):
         accepted = "application/json or application/yaml" if yaml else "application/json"
-        raise Problem(415, "Unsupported media type", f"Send {accepted}, not {given[:80]!r}.", headers={"Accept": accepted})
+        raise Problem(
+            415, "Unsupported media type", f"Send {accepted}, not {given[:80]!r}.", headers={"Accept": accepted}
+        )
     return reader
 
 

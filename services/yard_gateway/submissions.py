@@ -195,9 +195,7 @@ async def _store(uow: UnitOfWork, fresh: Sequence[tuple[str, Submission, str]]) 
     if await bulk_insert(uow.connection, IDEMPOTENCY, keys, ignore_existing=True) != len(keys):
         raise Conflict("an idempotency key was stored by another gateway meanwhile")
     first = await take_numbers(uow.connection, JOB_COUNTER, len(fresh))
-    rows = [
-        _job_row(job_id, submission, first + index, uow.now) for index, (job_id, submission, _) in enumerate(fresh)
-    ]
+    rows = [_job_row(job_id, submission, first + index, uow.now) for index, (job_id, submission, _) in enumerate(fresh)]
     await bulk_insert(uow.connection, JOBS, rows)
     for job_id, submission, _ in fresh:
         document = submission.document

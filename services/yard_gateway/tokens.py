@@ -40,7 +40,9 @@ def digest_of(token: str) -> str:
 class Authenticator:
     """From an Authorization header to a principal, remembered for a few seconds."""
 
-    def __init__(self, reads: Reads, *, cache_seconds: float, monotonic: Callable[[], float], cache_size: int = 1024) -> None:
+    def __init__(
+        self, reads: Reads, *, cache_seconds: float, monotonic: Callable[[], float], cache_size: int = 1024
+    ) -> None:
         self._reads = reads
         self._cache_seconds = cache_seconds
         self._monotonic = monotonic
@@ -127,7 +129,14 @@ async def revoke(store: Store, token_id: str) -> bool:
 
 
 async def list_all(reads: Reads) -> list[dict[str, Any]]:
-    columns = (TOKENS.c.token_id, TOKENS.c.name, TOKENS.c.role, TOKENS.c.projects, TOKENS.c.created_by, TOKENS.c.created_at)
+    columns = (
+        TOKENS.c.token_id,
+        TOKENS.c.name,
+        TOKENS.c.role,
+        TOKENS.c.projects,
+        TOKENS.c.created_by,
+        TOKENS.c.created_at,
+    )
     found = await reads.rows(sa.select(*columns).where(TOKENS.c.revoked_at.is_(None)).order_by(TOKENS.c.name))
     return [
         {

@@ -95,6 +95,13 @@ class Inventory:
     async def hear(self, *nodes: str) -> None:
         await self.feed.send(*(self.report(node) for node in nodes))
 
+    async def keep_hearing(self, seconds: int, *nodes: str) -> None:
+        """Heartbeats of `nodes` every 5 s, with the looks that fall due between them."""
+        for _ in range(seconds // 5):
+            await self.wait_looking(5)
+            await self.hear(*nodes)
+            await self.look()
+
     async def emitted(self) -> list[InventoryNode]:
         """What was published since the last call."""
         events = await events_of(self.runtime, INVENTORY_STATE)

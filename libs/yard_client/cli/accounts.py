@@ -42,7 +42,9 @@ def usage(
     until: Annotated[str | None, typer.Option("--until", help="As --since; without it, now.")] = None,
     output: ItemOutput = ItemFormat.TABLE,
 ) -> None:
-    """Show the GPU time that was granted, exact to the microsecond, and what is still running.
+    """Show the GPU time that was granted.
+
+    Exact to the microsecond; time of allocations that are still held is shown as open.
 
     \b
     Examples:

@@ -12,7 +12,7 @@ JobArgument = Annotated[
 ]
 JobArguments = Annotated[
     list[str],
-    typer.Argument(metavar="JOB...", help="Ids, beginnings of ids, or names.", autocompletion=job_references),
+    typer.Argument(metavar="JOB", help="Ids, beginnings of ids, or names.", autocompletion=job_references),
 ]
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="A node's name.", autocompletion=node_names)]
 QueueOption = Annotated[str | None, typer.Option("--queue", help="A queue's name.", autocompletion=queue_names)]

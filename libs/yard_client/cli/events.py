@@ -39,7 +39,9 @@ def events(
     ] = None,
     output: ItemOutput = ItemFormat.TABLE,
 ) -> None:
-    """Show what happens (-f) or what happened to one job (--job). `-o json` prints one event a line.
+    """Show what happens, or what happened to a job.
+
+    -f follows all that happens, --job gives the history of one job; both follow one. `-o json` prints one event a line.
 
     \b
     Examples:

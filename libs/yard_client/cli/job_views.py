@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from yard_client.cli.outcome import sentence
 from yard_client.cli.output import ListFormat, age, moment, printable, table_text
 from yard_domain.quantities import format_bytes, format_seconds
-from yard_domain.reasons import SENTENCES
+from yard_domain.reasons import Reason
+from yard_domain.reasons import sentence as sentence_of
 
 if TYPE_CHECKING:
     from yard_client.models import Event, Job
 
+_REASONS = frozenset(reason.value for reason in Reason)
 # In lists the state says enough about these.
 _PLAIN_STATES = frozenset({"running", "succeeded", "starting", "admitted"})
 # Already in the columns of an event's line.
@@ -56,6 +58,11 @@ def description(job: Job, events: Sequence[Event], now: datetime) -> str:
     return "\n".join(lines)
 
 
+def reason_text(code: str) -> str:
+    """The sentence of a reason; the code itself where a newer server has one that this client does not know."""
+    return sentence_of(code) if code in _REASONS else code
+
+
 def event_name(event: Event) -> str:
     """`yard.jobs.running.v1` as `jobs.running`."""
     return event["type"].removeprefix("yard.").rsplit(".v", 1)[0]
@@ -65,7 +72,7 @@ def event_text(event: Event) -> str:
     """What an event says, in one line: reason and figures, else its own plain fields."""
     data = event["data"]
     reason, detail = data.get("reason"), data.get("detail")
-    said = [text for text in (SENTENCES.get(reason, reason) if reason else None, detail) if text]
+    said = [text for text in (reason_text(reason) if reason else None, detail) if text]
     if not said:
         said = [
             f"{key}={value}"
@@ -88,11 +95,11 @@ def _nodes(job: Job) -> str:
 
 
 def _facts(job: Job, now: datetime) -> list[tuple[str, str]]:
-    spec: dict[str, Any] = job.get("spec") or {}
-    run: dict[str, Any] = spec.get("run") or {}
+    run, limits, retry = (_section(job, name) for name in ("run", "limits", "retry"))
     ran = age(job["started_at"], job["ended_at"] or now)
-    limit = (spec.get("limits") or {}).get("max_run_time")
-    attempts = (spec.get("retry") or {}).get("max_attempts", 1)
+    limit = limits.get("max_run_time")
+    attempts = retry.get("max_attempts", 1)
+    environment: dict[str, str] = run.get("env") or {}
     return [
         ("Job", f"{job['id']}  {job['name']}"),
         ("State", sentence(job)),
@@ -105,10 +112,14 @@ def _facts(job: Job, now: datetime) -> list[tuple[str, str]]:
         ("Tasks", _tasks(job)),
         ("Command", shlex.join(run.get("command") or [])),
         ("Workdir", run.get("workdir") or ""),
-        ("Environment", " ".join(f"{key}={shlex.quote(value)}" for key, value in (run.get("env") or {}).items())),
+        ("Environment", " ".join(f"{key}={shlex.quote(value)}" for key, value in environment.items())),
         ("Time limit", limit if isinstance(limit, str) else format_seconds(limit) if limit else ""),
         ("Labels", " ".join(f"{key}={value}" for key, value in job["labels"].items())),
     ]
+
+
+def _section(job: Job, name: str) -> dict[str, Any]:
+    return (job.get("spec") or {}).get(name) or {}
 
 
 def _tasks(job: Job) -> str:
@@ -129,17 +140,11 @@ def _place_rows(job: Job) -> list[list[object]]:
 
 
 def _end_rows(job: Job) -> list[list[object]]:
-    return [
-        [
-            e["task_rank"],
-            e["outcome"],
-            SENTENCES.get(e["reason"], e["reason"]),
-            e["exit_code"],
-            e["signal"],
-            e["detail"],
-        ]  # pyright: ignore[reportArgumentType, reportCallIssue]
-        for e in job["task_ends"]
-    ]
+    rows: list[list[object]] = []
+    for end in job["task_ends"]:
+        reason = reason_text(end["reason"])
+        rows.append([end["task_rank"], end["outcome"], reason, end["exit_code"], end["signal"], end["detail"]])
+    return rows
 
 
 def _event_rows(job: Job, events: Sequence[Event]) -> list[list[object]]:
@@ -152,4 +157,5 @@ def event_line(event: Event) -> str:
     subject = event["job_id"] or event["node"] or event["project"] or ""
     where = event["node"] if event["job_id"] and event["node"] else ""
     text = " ".join(part for part in (event_text(event), f"on {where}" if where else "") if part)
-    return f"{event['seq']:>8}  {moment(event['time'])}  {event_name(event):<24}  {subject:<30}  {printable(text)}".rstrip()
+    columns = f"{event['seq']:>8}  {moment(event['time'])}  {event_name(event):<24}  {subject:<30}"
+    return f"{columns}  {printable(text)}".rstrip()

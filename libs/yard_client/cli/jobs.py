@@ -96,7 +96,9 @@ def ps(
 
 
 def describe(job: JobArgument, output: ItemOutput = ItemFormat.TABLE) -> None:
-    """Show one job: its state and why, where it runs, what it asked for, what happened.
+    """Show one job and its history.
+
+    Its state and why, where it runs, what it asked for, how its tasks ended, what happened.
 
     \b
     Examples:
@@ -145,7 +147,9 @@ def wait(
 
 
 def cancel(jobs: JobArguments, output: ItemOutput = ItemFormat.TABLE) -> None:
-    """Cancel jobs: those that wait end at once, those that run get SIGTERM and, after a grace, SIGKILL.
+    """Cancel jobs.
+
+    Those that wait end at once; those that run get SIGTERM and, after a grace, SIGKILL.
 
     \b
     Examples:

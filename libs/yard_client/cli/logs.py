@@ -30,7 +30,9 @@ def logs(
     ] = None,
     attempt: Annotated[int | None, typer.Option("--attempt", min=1, help="This attempt; without it, the last.")] = None,
 ) -> None:
-    """Print what a job's tasks wrote: byte for byte for one task; with `[rank] ` before each line for a gang.
+    """Print what a job's tasks wrote.
+
+    Byte for byte for one task; with `[rank] ` before each line for a gang.
 
     \b
     Examples:

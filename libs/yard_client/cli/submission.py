@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    command: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="The command, with its arguments.")],
+    command: Annotated[list[str], typer.Argument(metavar="CMD", help="The command with its arguments, after `--`.")],
     gpus: Annotated[int | None, typer.Option("--gpus", help="GPUs of each task (default 1).")] = None,
     tasks: Annotated[int | None, typer.Option("--tasks", help="Tasks that start together (default 1).")] = None,
     name: Annotated[str | None, typer.Option("--name", help="The job's name (default: the program's).")] = None,
@@ -89,7 +89,7 @@ def run(
 
 
 def submit(
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Job documents, YAML or JSON; - is stdin.")],
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help="Job documents, YAML or JSON; - is stdin.")],
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Change a field: tasks.count=4, run.env.SEED=7; repeatable.")
     ] = None,

@@ -137,9 +137,7 @@ async def test_inv_8_the_log_read_again_changes_nothing(inventory: Inventory):
     await inventory.hear("n1", "n2")
     await inventory.feed.send(inventory.registered("n1", boot_id="b2", cpus=4.0))
     await inventory.feed.send(inventory.registered("n2", device("GPU-n1-0")))
-    await inventory.wait_looking(50)
-    await inventory.hear("n1")
-    await inventory.wait_looking(20)
+    await inventory.keep_hearing(65, "n1")
     assert (await inventory.states())["n3"] == "lost"
     before = [await inventory.rows(table) for table in ("nodes", "devices", "clusters", "timers")]
     await inventory.emitted()

@@ -5,43 +5,35 @@ from support.inventory import Inventory, inventory_on
 from yard_runtime.service import Runtime
 
 
-async def keep_hearing(inventory: Inventory, seconds: int, *nodes: str) -> None:
-    """Heartbeats of `nodes` every 5 s, with the looks that fall due between them."""
-    for _ in range(seconds // 5):
-        await inventory.wait_looking(5)
-        await inventory.hear(*nodes)
-        await inventory.look()
-
-
 async def test_one_silent_node_becomes_suspect_then_lost_with_its_last_contact(inventory: Inventory):
     await inventory.register("n1", "n2")
     last_contact = inventory.clock.now()
     await inventory.emitted()
 
-    await keep_hearing(inventory, 10, "n1")
+    await inventory.keep_hearing(10, "n1")
     assert await inventory.told() == []
-    await keep_hearing(inventory, 10, "n1")
+    await inventory.keep_hearing(10, "n1")
     assert await inventory.told() == [("n2", "suspect")]
-    await keep_hearing(inventory, 35, "n1")
+    await inventory.keep_hearing(35, "n1")
     assert await inventory.told() == []
-    await keep_hearing(inventory, 10, "n1")
+    await inventory.keep_hearing(10, "n1")
     (lost,) = await inventory.emitted()
     assert (lost.node, lost.state, lost.last_contact) == ("n2", "lost", last_contact)
     assert len(lost.devices) == 2, "the whole node is told, not only its state"
-    await keep_hearing(inventory, 60, "n1")
+    await inventory.keep_hearing(60, "n1")
     assert await inventory.told() == []
 
 
 async def test_a_lost_node_that_reports_is_ready_again(inventory: Inventory):
     await inventory.register("n1", "n2")
-    await keep_hearing(inventory, 65, "n1")
+    await inventory.keep_hearing(65, "n1")
     assert await inventory.states() == {"n1": "ready", "n2": "lost"}
     await inventory.emitted()
     await inventory.hear("n2")
     (event,) = await inventory.emitted()
     assert (event.node, event.state, event.last_contact) == ("n2", "ready", inventory.clock.now())
     await inventory.look()
-    await keep_hearing(inventory, 20, "n1")
+    await inventory.keep_hearing(20, "n1")
     assert await inventory.told() == [("n2", "suspect")], "it is watched again"
 
 
@@ -49,16 +41,16 @@ async def test_a_short_break_of_contact_loses_nothing(inventory: Inventory):
     """kueue#12999: a transient reconnect evicted a running job. The grace counts from the first silence."""
     await inventory.register("n1", "n2")
     await inventory.emitted()
-    await keep_hearing(inventory, 55, "n1")
+    await inventory.keep_hearing(55, "n1")
     assert await inventory.told() == [("n2", "suspect")]
     await inventory.hear("n2")
     await inventory.look()
     assert await inventory.told() == [("n2", "ready")]
-    await keep_hearing(inventory, 10, "n1")
+    await inventory.keep_hearing(10, "n1")
     assert await inventory.told() == [], "the old silence is forgotten"
-    await keep_hearing(inventory, 45, "n1")
+    await inventory.keep_hearing(45, "n1")
     assert await inventory.told() == [("n2", "suspect")]
-    await keep_hearing(inventory, 10, "n1")
+    await inventory.keep_hearing(10, "n1")
     assert await inventory.told() == [("n2", "lost")], "60 s after its last contact, not after it became suspect"
 
 
@@ -73,13 +65,13 @@ async def test_when_all_nodes_are_silent_nobody_is_lost(inventory: Inventory):
     await inventory.hear("n1")
     await inventory.look()
     assert await inventory.told() == [("n1", "ready")]
-    await keep_hearing(inventory, 20, "n1")
+    await inventory.keep_hearing(20, "n1")
     await inventory.hear("n2")
     await inventory.look()
     assert await inventory.told() == [("n2", "ready")], "nobody is lost within the grace"
-    await keep_hearing(inventory, 5, "n1", "n2")
+    await inventory.keep_hearing(5, "n1", "n2")
     assert await inventory.told() == []
-    await keep_hearing(inventory, 10, "n1", "n2")
+    await inventory.keep_hearing(10, "n1", "n2")
     assert await inventory.told() == [("n3", "lost")], "after the grace, one that did not come back is lost"
 
 
@@ -90,11 +82,11 @@ async def test_the_downtime_of_inventory_is_nobodys_silence(inventory: Inventory
     inventory.clock.advance(3600)
     await inventory.start()
     assert await inventory.told() == []
-    await keep_hearing(inventory, 10, "n1")
+    await inventory.keep_hearing(10, "n1")
     assert await inventory.told() == []
-    await keep_hearing(inventory, 45, "n1")
+    await inventory.keep_hearing(45, "n1")
     assert await inventory.told() == [("n2", "suspect")]
-    await keep_hearing(inventory, 10, "n1")
+    await inventory.keep_hearing(10, "n1")
     (lost,) = await inventory.emitted()
     assert (lost.node, lost.state) == ("n2", "lost")
     assert lost.last_contact == last_contact, "bills stop at the true last contact"
@@ -142,5 +134,5 @@ async def test_many_transitions_are_made_in_bounded_steps(runtime: Runtime):
     await inventory.start()
     names = [f"n{number}" for number in range(7)]
     await inventory.register("heard", *names)
-    await keep_hearing(inventory, 65, "heard")
+    await inventory.keep_hearing(65, "heard")
     assert await inventory.states() == {"heard": "ready"} | dict.fromkeys(names, "lost")
