@@ -14,7 +14,7 @@ _MODELS: dict[str, type["EventModel"]] = {}
 class EventModel(BaseModel):
     """Data of one event type. Within a version only optional fields are added, so unknown ones are ignored."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
     TYPE: ClassVar[str]
     TOPIC: ClassVar[str]
@@ -23,7 +23,9 @@ class EventModel(BaseModel):
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
         if "TYPE" in cls.__dict__:
-            _MODELS[cls.TYPE] = cls
+            other = _MODELS.setdefault(cls.TYPE, cls)
+            if other.__qualname__ != cls.__qualname__:
+                raise TypeError(f"{cls.__qualname__} and {other.__qualname__} have the same type {cls.TYPE}")
 
     def key(self) -> str:
         """The partitioning key; what must stay in order shares one."""
@@ -78,6 +80,7 @@ def unwrap(envelope: Envelope) -> EventModel | None:
     if model is None:
         return None
     try:
-        return model.model_validate_json(envelope.value)
+        # The job document refuses unknown fields at the edge; inside events a newer writer may have added some.
+        return model.model_validate_json(envelope.value, extra="ignore")
     except ValidationError as error:
         raise Permanent(f"{envelope.type} {envelope.id}: {error.error_count()} invalid fields: {error}") from error

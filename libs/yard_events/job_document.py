@@ -5,15 +5,17 @@ Fields of later versions are refused rather than ignored: a request that is not 
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from yard_domain import job_spec
 from yard_domain.names import NAME_RULE, is_name
-from yard_domain.quantities import parse_duration_seconds, parse_memory_bytes
+from yard_domain.quantities import parse_cpus, parse_duration_seconds, parse_memory_bytes
 
 MAX_DOCUMENT_BYTES = 256 * 1024
 MAX_TASKS = 1024
 MAX_GPUS_PER_TASK = 64
+MAX_ARGUMENT_BYTES = 131_071
+"""Linux takes 128 KiB per argument and per environment entry, its end mark included (MAX_ARG_STRLEN)."""
 
 
 def _name(value: str) -> str:
@@ -22,10 +24,33 @@ def _name(value: str) -> str:
     return value
 
 
-def _no_nul(value: str) -> str:
+def _travels(value: str) -> str:
+    """Text that PostgreSQL, JSON and a process's arguments can all carry."""
     if "\0" in value:
         raise ValueError("must not contain NUL characters")
-    value.encode()  # lone surrogates cannot travel as UTF-8
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("must be valid Unicode, without lone surrogates") from None
+    return value
+
+
+def _argument(value: str) -> str:
+    if len(value.encode()) > MAX_ARGUMENT_BYTES:
+        raise ValueError(f"must be at most {MAX_ARGUMENT_BYTES} bytes, as the operating system has it")
+    return value
+
+
+def _command(value: list[str]) -> list[str]:
+    if not value[0]:
+        raise ValueError("must begin with the name of a program")
+    return value
+
+
+def _env(value: dict[str, str]) -> dict[str, str]:
+    for name, text in value.items():
+        if len(f"{name}={text}".encode()) > MAX_ARGUMENT_BYTES:
+            raise ValueError(f"{name} and its value must be at most {MAX_ARGUMENT_BYTES} bytes together")
     return value
 
 
@@ -43,20 +68,16 @@ def _workdir(value: str) -> str:
     return value
 
 
-def _finite_positive(value: float) -> float:
-    if not 0 < value <= 4096:
-        raise ValueError("must be above 0 and at most 4096")
-    return value
-
-
-Name = Annotated[str, StringConstraints(max_length=63), AfterValidator(_name)]
-Text = Annotated[str, AfterValidator(_no_nul)]
+StrictStr = Annotated[str, Field(strict=True)]
+StrictInt = Annotated[int, Field(strict=True)]
+Text = Annotated[StrictStr, AfterValidator(_travels)]
+Name = Annotated[StrictStr, AfterValidator(_name)]
+Cpus = Annotated[float, BeforeValidator(parse_cpus)]
 Duration = Annotated[float, BeforeValidator(parse_duration_seconds)]
 Memory = Annotated[int, BeforeValidator(parse_memory_bytes)]
-StrictInt = Annotated[int, Field(strict=True)]
 Model = Annotated[Text, StringConstraints(min_length=1, max_length=64)]
-Argument = Annotated[Text, StringConstraints(max_length=131_072)]
-EnvName = Annotated[str, StringConstraints(max_length=256), AfterValidator(_env_name)]
+Argument = Annotated[Text, AfterValidator(_argument)]
+EnvName = Annotated[StrictStr, StringConstraints(max_length=256), AfterValidator(_env_name)]
 Label = Annotated[Text, StringConstraints(max_length=256)]
 
 
@@ -69,27 +90,15 @@ class TasksDocument(_Section):
 
     count: Annotated[StrictInt, Field(ge=1, le=MAX_TASKS)] = 1
     gpus: Annotated[StrictInt, Field(ge=1, le=MAX_GPUS_PER_TASK)] = 1
-    gpu_models: Annotated[
-        list[Annotated[Text, StringConstraints(min_length=1, max_length=64)]], Field(max_length=32)
-    ] = []
-    cpus: Annotated[float, AfterValidator(_finite_positive)] | None = None
+    gpu_models: Annotated[list[Model], Field(max_length=32)] = []
+    cpus: Cpus | None = None
     memory: Memory | None = None
 
 
 class RunDocument(_Section):
-    command: Annotated[
-        list[Annotated[Text, StringConstraints(max_length=131_072)]], Field(min_length=1, max_length=4096)
-    ]
-    env: Annotated[
-        dict[Annotated[str, StringConstraints(max_length=256), AfterValidator(_env_name)], Text], Field(max_length=512)
-    ] = {}
+    command: Annotated[list[Argument], Field(min_length=1, max_length=4096), AfterValidator(_command)]
+    env: Annotated[dict[EnvName, Text], Field(max_length=512), AfterValidator(_env)] = {}
     workdir: Annotated[Text, StringConstraints(max_length=4096), AfterValidator(_workdir)] | None = None
-
-    @model_validator(mode="after")
-    def _command_names_a_program(self) -> "RunDocument":
-        if not self.command[0]:
-            raise ValueError("command[0] must name a program")
-        return self
 
 
 class LimitsDocument(_Section):
@@ -110,7 +119,7 @@ class JobDocument(_Section):
     run: RunDocument
     limits: LimitsDocument = LimitsDocument()
     retry: RetryDocument = RetryDocument()
-    labels: Annotated[dict[Annotated[Name, Field()], Label], Field(max_length=64)] = {}
+    labels: Annotated[dict[Name, Label], Field(max_length=64)] = {}
 
     def to_spec(self) -> job_spec.JobSpec:
         """The domain's value of this document."""

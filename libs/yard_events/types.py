@@ -4,10 +4,9 @@ Commands are imperative, facts are past tense. Times are UTC. Ids: a job has att
 allocation per task. Ledger times come from placement's clock and are strictly increasing per pool.
 """
 
-from datetime import datetime
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AwareDatetime, BaseModel, ConfigDict
 
 from yard_domain.names import pool_key
 from yard_events import registry as topics
@@ -16,7 +15,7 @@ from yard_events.job_document import JobDocument, RunDocument, TasksDocument
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
 
 # --- yard.jobs.requests.v1: commands of people, key = job ------------------------------------------------------------
@@ -29,7 +28,7 @@ class SubmitJob(EventModel):
     project_id: str
     spec: JobDocument
     submitted_by: str
-    submitted_at: datetime
+    submitted_at: AwareDatetime
 
     def key(self) -> str:
         return self.job_id
@@ -78,7 +77,7 @@ class JobFact(EventModel):
     name: str
     state: str
     attempt: int
-    at: datetime
+    at: AwareDatetime
     reason: str | None = None
     detail: str | None = None
 
@@ -91,7 +90,7 @@ class JobQueued(JobFact):
 
     TYPE: ClassVar[str] = "yard.jobs.queued.v1"
     submitted_by: str | None = None
-    submitted_at: datetime | None = None
+    submitted_at: AwareDatetime | None = None
 
 
 class JobAdmitted(JobFact):
@@ -144,7 +143,7 @@ class QueueState(EventModel):
     TOPIC: ClassVar[str] = topics.QUEUES_STATE
     queue: str
     gpu_quota: int
-    at: datetime
+    at: AwareDatetime
 
     def key(self) -> str:
         return self.queue
@@ -176,7 +175,7 @@ class PlaceAttempt(_PoolCommand):
     queue: str
     name: str
     priority: int
-    submitted_at: datetime
+    submitted_at: AwareDatetime
     tasks: TasksDocument
     run: RunDocument
     max_run_seconds: float | None = None
@@ -215,7 +214,7 @@ class GrantedAllocation(_Part):
 class DecisionRecord(_Part):
     """What reproduces a decision."""
 
-    now: datetime
+    now: AwareDatetime
     seed: int
     config_hash: str
     engine_version: str
@@ -229,7 +228,7 @@ class _Decision(EventModel):
     job_id: str
     project_id: str
     attempt: int
-    ledger_time: datetime
+    ledger_time: AwareDatetime
 
     def key(self) -> str:
         return pool_key(self.cluster, self.pool)
@@ -278,14 +277,14 @@ class AllocationReleased(_Decision):
 
     TYPE: ClassVar[str] = "yard.placement.released.v1"
     allocation_id: str
-    granted_at: datetime
+    granted_at: AwareDatetime
 
 
 class AttemptLost(_Decision):
     """Its node is silent: quota and billing stop at `last_contact`; the devices stay out until the agent reports."""
 
     TYPE: ClassVar[str] = "yard.placement.lost.v1"
-    last_contact: datetime
+    last_contact: AwareDatetime
     allocation_ids: list[str]
 
 
@@ -378,7 +377,7 @@ class _NodeFact(EventModel):
 
     TOPIC: ClassVar[str] = topics.NODES_EVENTS
     node: str
-    observed_at: datetime
+    observed_at: AwareDatetime
 
     def key(self) -> str:
         return self.node
@@ -478,8 +477,8 @@ class InventoryNode(EventModel):
     devices: list[DeviceFacts]
     labels: dict[str, str] = {}
     simulated: bool = False
-    last_contact: datetime
-    at: datetime
+    last_contact: AwareDatetime
+    at: AwareDatetime
 
     def key(self) -> str:
         return self.node
@@ -501,8 +500,8 @@ class UsageRecorded(EventModel):
     allocation_id: str
     model: str
     devices: int
-    since: datetime
-    until: datetime
+    since: AwareDatetime
+    until: AwareDatetime
     device_micros: int
 
     def key(self) -> str:

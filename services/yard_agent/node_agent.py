@@ -372,7 +372,7 @@ class NodeAgent:
         )
 
 
-async def _batches(executor: Executor):
+async def _batches(executor: Executor) -> AsyncIterator[list[TaskStatus]]:
     """Changes as they come, with whatever else has queued up meanwhile."""
     async for status in executor.changes():
         batch = [status]

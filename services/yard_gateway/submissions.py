@@ -6,6 +6,7 @@ alone pays one commit, three hundred a second share a few. Each caller gets a re
 
 import asyncio
 import hashlib
+import json
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ from datetime import datetime
 
 import sqlalchemy as sa
 import structlog
-from pydantic_core import to_json
 from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.exc import DBAPIError
 
 from yard_domain.errors import Conflict, Retryable
 from yard_domain.states import JobState
@@ -52,9 +53,10 @@ class Submission:
     actor: str
     idempotency_key: str | None
 
-    @property
     def digest(self) -> str:
-        return hashlib.sha256(self.canonical).hexdigest()
+        """SHA-256 of the document with all keys in order: neither JSON or YAML, nor the order of fields, matters."""
+        ordered = json.dumps(json.loads(self.canonical), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(ordered.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +77,11 @@ class _Waiting:
 class SubmitBatcher:
     """`submit` from any number of requests; `run` is the one worker that writes."""
 
-    def __init__(self, store: Store, *, batch_limit: int, queue_limit: int) -> None:
+    def __init__(self, store: Store, *, batch_limit: int, queue_limit: int, timeout_seconds: float = 30.0) -> None:
         self._store = store
         self._batch_limit = batch_limit
         self._queue_limit = queue_limit
+        self._timeout_seconds = timeout_seconds
         self._waiting: deque[_Waiting] = deque()
         self._wake = asyncio.Event()
 
@@ -90,7 +93,11 @@ class SubmitBatcher:
         waiting = _Waiting(submission, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         self._wake.set()
-        return await waiting.result
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                return await waiting.result
+        except TimeoutError:
+            raise Retryable("the database did not answer in time") from None
 
     async def run(self) -> None:
         """Write batches until cancelled; whoever still waits then gets Retryable."""
@@ -124,6 +131,14 @@ class SubmitBatcher:
             for waiting in batch:
                 _fail(waiting, error)
             return
+        except DBAPIError as error:  # what one submission did to the database is not the others' fault
+            _log.error("submission refused by the database", batch=len(batch), exc_info=error)
+            if len(batch) == 1:
+                _fail(batch[0], error)
+            else:
+                for waiting in batch:
+                    await self._serve([waiting])
+            return
         except BaseException:
             for waiting in batch:
                 _fail(waiting, Retryable("the submission was interrupted"))
@@ -151,7 +166,7 @@ async def _accept(uow: UnitOfWork, submissions: Sequence[Submission]) -> list[Ac
     outcomes: list[Accepted | KeyReused] = []
     fresh: list[tuple[str, Submission, str]] = []
     for submission in submissions:
-        digest = submission.digest
+        digest = submission.digest() if submission.idempotency_key is not None else ""
         slot = (submission.actor, submission.idempotency_key)
         if slot in known:
             stored_digest, job_id = known[slot]
@@ -222,7 +237,7 @@ def _job_row(job_id: str, submission: Submission, seq: int, now: datetime) -> di
         "priority": document.priority,
         "state": JobState.SUBMITTED.value,
         "attempt": 0,
-        "tasks": tasks_json(document).decode(),
+        "tasks": document.tasks.model_dump_json(),
         "document": submission.canonical.decode(),
         "labels": document.labels,
         "submitted_by": submission.actor,
@@ -232,11 +247,6 @@ def _job_row(job_id: str, submission: Submission, seq: int, now: datetime) -> di
         "task_ends": "[]",
         "fact_offset": -1,
     }
-
-
-def tasks_json(document: JobDocument) -> bytes:
-    """What a list shows of a job's tasks: also the fields that were left open."""
-    return to_json(document.tasks)
 
 
 def _fail(waiting: _Waiting, error: Exception) -> None:

@@ -4,13 +4,14 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from support.keeper_node import Connection, Node, until
+from support.keeper_node import WITHIN_SECONDS, Connection, Node, until
 from support.processes import alive
 from yard_agent.keeper.process_tree import boot_id, read_process
 from yard_agent.keeper_client import TaskLaunch, TaskState
@@ -141,6 +142,16 @@ async def test_a_child_whose_keeper_dies_before_it_has_leave_never_runs(node: No
     assert set(outputs) <= {b"", b"ran\n"}
     for end, output in zip(ends, outputs, strict=True):
         assert end.reason == Reason.KEEPER_LOST or output == b"ran\n"
+
+
+async def test_a_call_in_the_moment_the_connection_breaks_is_made_again(node: Node, agent: Connection) -> None:
+    """Writing finds the pipe broken before the reader is told: the call used to repeat itself and never yield."""
+    writer = agent.client._writer
+    assert writer is not None
+    writer.get_extra_info("socket").shutdown(socket.SHUT_WR)
+    async with asyncio.timeout(WITHIN_SECONDS):
+        assert await asyncio.create_task(agent.client.statuses()) == []
+    assert node.lost
 
 
 def write_log(node: Node, *records: dict[str, object], tail: bytes = b"") -> None:
