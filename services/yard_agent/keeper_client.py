@@ -244,6 +244,12 @@ class KeeperClient:
             writer.write(json.dumps({**request, "n": number}).encode() + b"\n")
             await writer.drain()
             return await call
+        except ConnectionError:
+            # A broken pipe shows here before the reader is told; the next call must wait for a new connection.
+            if self._writer is writer:
+                self._writer = None
+                self._connected.clear()
+            raise
         finally:
             self._calls.pop(number, None)
             call.cancel()

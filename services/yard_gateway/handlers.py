@@ -11,7 +11,7 @@ import structlog
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from yard_bus.consumer import Received
-from yard_domain.states import JobState
+from yard_domain.states import TERMINAL_JOB_STATES, JobState
 from yard_events.types import InventoryNode, JobEnded, JobFact, JobRunning, JobStarting, QueueState
 from yard_gateway.database import take_numbers
 from yard_gateway.directory import Directory
@@ -105,7 +105,7 @@ def fold(job: _Job, fact: JobFact, log_offset: int) -> bool:
     The log keeps a job's facts in order, so its offset says which is newer; `at` does not, because it comes from the
     clocks of several services. An ended job and an earlier attempt are never touched again.
     """
-    if log_offset <= job.fact_offset or fact.attempt < job.attempt or JobState(job.state).terminal:
+    if log_offset <= job.fact_offset or fact.attempt < job.attempt or job.state in TERMINAL_JOB_STATES:
         return False
     if isinstance(fact, JobStarting):
         _place(job, fact)

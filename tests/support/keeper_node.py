@@ -21,7 +21,6 @@ class Node:
         self.folder = folder
         self.mark = f"YARD_TEST_NODE={secrets.token_hex(8)}"
         self.lost: list[str] = []
-        self.keeper_pids: set[int] = set()
 
     @property
     def log_path(self) -> Path:
@@ -43,11 +42,8 @@ class Node:
         try:
             await asyncio.wait_for(client.statuses(), WITHIN_SECONDS)
             assert client.keeper_pid is not None
-            self.keeper_pids.add(client.keeper_pid)
             yield connection
         finally:
-            if client.keeper_pid is not None:
-                self.keeper_pids.add(client.keeper_pid)
             for task in (running, following):
                 task.cancel()
             results = await asyncio.gather(running, following, return_exceptions=True)

@@ -167,6 +167,7 @@ async def test_a_keeper_that_cannot_start_is_reported_with_its_reason(node: Node
     connecting.cancel()
     await asyncio.gather(connecting, return_exceptions=True)
     assert "Is a directory" in node.lost[0]
+    node.log_path.rmdir()
 
 
 async def test_200_tasks_cost_the_keeper_little_memory(node: Node, agent: Connection) -> None:

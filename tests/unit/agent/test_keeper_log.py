@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from yard_agent.keeper.task_log import TaskLog
 
 RECORDS = [{"r": "intent", "id": f"a{n}", "boot": "b"} for n in range(3)]

@@ -1,0 +1,1 @@
+"""The audit of the invariants: one consistent snapshot of the database, read twice."""

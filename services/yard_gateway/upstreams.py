@@ -1,0 +1,84 @@
+"""The owners' internal HTTP: one kept-open client per owner, and what their answers become for people."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import httpx
+
+from yard_gateway.principals import Principal
+from yard_runtime.http import Problem, client_for
+
+PRINCIPAL_HEADER = "X-Yard-Principal"
+QueryItems = Sequence[tuple[str, str]]
+
+
+def away(owner: str) -> Problem:
+    return Problem(
+        503,
+        "Service unavailable",
+        f"The {owner} service does not answer at the moment. Try again shortly.",
+        headers={"Retry-After": "1"},
+        upstream=owner,
+    )
+
+
+class Upstreams:
+    """`addresses`: owner → where its host listens. Close it with `close`."""
+
+    def __init__(self, addresses: Mapping[str, str], *, token: str, timeout_seconds: float) -> None:
+        self._clients = {
+            owner: client_for(address, token=token, timeout_seconds=timeout_seconds)
+            for owner, address in addresses.items()
+        }
+
+    async def call(
+        self,
+        owner: str,
+        method: str,
+        path: str,
+        *,
+        principal: Principal | None = None,
+        query: QueryItems = (),
+        body: Any = None,
+    ) -> Any:
+        """The JSON that `owner` answers at `/internal/<owner><path>`.
+
+        Raises Problem: the owner's own for a 4xx, 503 naming the owner when it is away, 502 when it fails.
+        """
+        client = self._clients.get(owner)
+        if client is None:
+            raise away(owner)
+        headers = {PRINCIPAL_HEADER: principal.header()} if principal is not None else {}
+        try:
+            response = await client.request(
+                method, f"/internal/{owner}{path}", params=list(query), json=body, headers=headers
+            )
+        except httpx.TransportError:
+            raise away(owner) from None
+        return _answer(owner, response)
+
+    async def close(self) -> None:
+        for client in self._clients.values():
+            await client.aclose()
+
+
+def _answer(owner: str, response: httpx.Response) -> Any:
+    if response.status_code == 503:
+        raise away(owner)
+    try:
+        value = response.json()
+    except ValueError:
+        value = None
+    if response.is_success and value is not None:
+        return value
+    if response.status_code in (400, 404, 409, 410, 422) and isinstance(value, dict):
+        extra = {name: item for name, item in value.items() if name not in ("type", "title", "status", "detail", "errors")}
+        raise Problem(
+            response.status_code,
+            str(value.get("title", "Refused")),
+            str(value.get("detail", "")),
+            errors=value.get("errors"),
+            **extra,
+        )
+    # 401 and 403 too: the gateway had authorised, so the fault is not the caller's.
+    raise Problem(502, "Bad gateway", f"The {owner} service failed to answer (status {response.status_code}).")
