@@ -29,8 +29,8 @@ async def nodes(connection: AsyncConnection, names: Iterable[str] | None = None)
     statement = sa.select(*(NODES.c[name] for name in _NODE_COLUMNS)).order_by(NODES.c.name)
     if names is not None:
         statement = statement.where(any_of(NODES.c.name, sorted(set(names))))
-    found = (await connection.execute(statement)).mappings()
-    return {row["name"]: Node(**{**row, "state": NodeState(row["state"])}) for row in found}
+    found = (dict[str, Any](row) for row in (await connection.execute(statement)).mappings())
+    return {row["name"]: Node(**row | {"state": NodeState(row["state"])}) for row in found}
 
 
 async def with_devices(connection: AsyncConnection, bare: dict[str, Node]) -> dict[str, Node]:

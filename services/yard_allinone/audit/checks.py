@@ -73,8 +73,9 @@ CHECKS: tuple[Check, ...] = (
         """
         SELECT coalesce(j.job_id, p.job_id) AS job_id, j.state AS job_state, p.attempt_id, p.state AS attempt_state
         FROM (SELECT * FROM placement.attempts WHERE state <> 'ended' AND NOT withdrawn) p
-        FULL JOIN (SELECT * FROM admission.jobs WHERE state IN ('admitted', 'starting', 'running', 'cancelling', 'lost'))
-            j ON j.attempt_id = p.attempt_id
+        FULL JOIN (SELECT * FROM admission.jobs
+                   WHERE state IN ('admitted', 'starting', 'running', 'cancelling', 'lost')) j
+            ON j.attempt_id = p.attempt_id
         LEFT JOIN admission.jobs q ON q.attempt_id = p.attempt_id
         WHERE (p.attempt_id IS NULL) OR (j.job_id IS NULL AND q.state IS DISTINCT FROM 'queued') ORDER BY 1
         """,

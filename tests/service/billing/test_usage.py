@@ -55,9 +55,17 @@ async def test_a_closed_span_is_cut_to_the_stretch(billing: Billing, since, unti
 
 @pytest.mark.parametrize(
     ("now", "since", "until", "seconds"),
-    [(10, None, None, 0), (9, None, None, 0), (15, None, None, 5), (15, 12, None, 3), (15, None, 12, 2), (15, 15, 20, 0),
-     (15, 0, 20, 5), (15, 0, 10, 0)],
-)  # fmt: skip
+    [
+        (10, None, None, 0),
+        (9, None, None, 0),
+        (15, None, None, 5),
+        (15, 12, None, 3),
+        (15, None, 12, 2),
+        (15, 15, 20, 0),
+        (15, 0, 20, 5),
+        (15, 0, 10, 0),
+    ],
+)
 async def test_a_running_span_counts_up_to_now(billing: Billing, now, since, until, seconds):
     await billing.send(granted("a", 10))
     billing.clock.advance(now)

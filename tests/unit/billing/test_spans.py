@@ -1,5 +1,6 @@
 """When an allocation costs something. Times are whole microseconds after START."""
 
+import itertools
 from datetime import timedelta
 
 import pytest
@@ -116,7 +117,7 @@ def test_inv_8_facts_read_again_from_any_offset_close_nothing_more(facts, data):
         ordered.append((name, now, contact) if name == "lost" else (name, now))
     subject = account()
     closed = apply(subject, *ordered)
-    for (_, _, until), (_, since, _) in zip(closed, closed[1:], strict=False):
+    for (_, _, until), (_, since, _) in itertools.pairwise(closed):
         assert until <= since, "spans do not overlap"
     assert all(0 <= since <= until <= now for _, since, until in closed)
     assert [number for number, _, _ in closed] == list(range(1, len(closed) + 1))

@@ -1,0 +1,272 @@
+"""`yard bench pipeline`: jobs per second and the time from submission to start, through all real services."""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import sqlalchemy as sa
+import uvloop
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from yard_allinone.bench_installation import Running, free_address, running_installation
+from yard_allinone.process import PROFILE_VARIABLE
+from yard_allinone.up import UpOptions
+from yard_bus.postgres import PostgresBus
+from yard_bus.protocol import Session
+from yard_events.registry import JOBS_EVENTS
+from yard_runtime.clock import SystemClock, SystemIds
+from yard_store.engine import create_engine
+
+_NODES = 4
+_DEVICES = "32xH100-80GB"
+_TERMINAL = frozenset(f"yard.jobs.{state}.v1" for state in ("succeeded", "failed", "cancelled", "expired"))
+_SAMPLE_SECONDS = 0.5
+
+_STARTS = sa.text(
+    "SELECT l.value::text AS value FROM (SELECT convert_from(value, 'UTF8') AS value FROM yard_bus.log "
+    "WHERE type = 'yard.nodes.started.v1') l"
+)
+_EVENTS = sa.text(
+    "SELECT t.name, count(*) AS events FROM yard_bus.log l JOIN yard_bus.topic t USING (topic_id) GROUP BY t.name"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineOptions:
+    jobs: int
+    idle_jobs: int
+    concurrency: int
+    output: str
+    profile: Path | None
+
+
+def main(options: PipelineOptions) -> int:
+    console = Console(stderr=True)
+    if options.output not in ("table", "json"):
+        console.print("yard bench: --output is table or json")
+        return 2
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        report = runner.run(_measure(options, console))
+    if options.output == "json":
+        print(json.dumps(report, indent=2))
+    else:
+        _print_table(report)
+    return 0 if report["failed_jobs"] == 0 else 1
+
+
+async def _measure(options: PipelineOptions, console: Console) -> dict[str, Any]:
+    extra: list[tuple[str, str]] = []
+    if options.profile is not None:
+        options.profile.mkdir(parents=True, exist_ok=True)
+        extra.append((PROFILE_VARIABLE, str(options.profile.resolve())))
+    up = UpOptions(http=free_address(), nodes=_NODES, devices=_DEVICES, executor="simulated", extra_env=tuple(extra))
+    async with running_installation(up) as running:
+        at_rest = running.memory_mib()
+        async with _connected(running) as (client, engine, endings):
+            idle = await _idle_part(client, endings, options.idle_jobs)
+            busy, peak = await _busy_part(client, endings, running, options, console)
+            starts = await _start_times(engine)
+            events = await _events_per_topic(engine)
+        if running.died:
+            print("\n".join(running.died), file=sys.stderr)
+    return _report(options, idle, busy, starts, events, at_rest, peak, len(running.died))
+
+
+class Endings:
+    """The ends of jobs as they appear on the bus."""
+
+    def __init__(self) -> None:
+        self.ended: dict[str, str] = {}
+        self.last_at = 0.0
+        self._changed = asyncio.Condition()
+
+    async def follow(self, session: Session) -> None:
+        async for refs in session.assignments():
+            async with asyncio.TaskGroup() as group:
+                for ref in refs:
+                    group.create_task(self._follow_partition(session, ref))
+
+    async def _follow_partition(self, session: Session, ref: Any) -> None:
+        offset: int | None = None
+        while True:
+            records = await session.read(ref, offset, 1000)
+            offset = records[-1].offset + 1
+            found = {record.key: record.type for record in records if record.type in _TERMINAL}
+            if found:
+                async with self._changed:
+                    self.ended |= found
+                    self.last_at = time.time()
+                    self._changed.notify_all()
+
+    async def wait_for(self, jobs: Iterable[str]) -> None:
+        wanted = set(jobs)
+        async with self._changed:
+            await self._changed.wait_for(lambda: wanted <= self.ended.keys())
+
+
+@asynccontextmanager
+async def _connected(running: Running) -> AsyncIterator[tuple[httpx.AsyncClient, AsyncEngine, Endings]]:
+    engine = create_engine(running.dsn, application="yard bench", pool_size=4)
+    clock = SystemClock()
+    bus = PostgresBus(engine, clock=clock, ids=SystemIds(clock))
+    await bus.load_topics()
+    endings = Endings()
+    headers = {"authorization": f"Bearer {running.token}"}
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    async with (
+        httpx.AsyncClient(base_url=running.url, headers=headers, limits=limits, timeout=60) as client,
+        bus.session(None, [JOBS_EVENTS]) as session,
+        asyncio.TaskGroup() as group,
+    ):
+        following = group.create_task(endings.follow(session))
+        try:
+            yield client, engine, endings
+        finally:
+            following.cancel()
+    await engine.dispose()
+
+
+_BODY = json.dumps(
+    {"name": "bench", "tasks": {"count": 1, "gpus": 1}, "run": {"command": ["true"]}, "labels": {"for": "bench"}}
+).encode()
+
+
+async def _submit(client: httpx.AsyncClient) -> tuple[str, float]:
+    """(job id, when the submission was sent)."""
+    sent = time.time()
+    answer = await client.post("/v1/jobs", content=_BODY, headers={"content-type": "application/json"})
+    answer.raise_for_status()
+    return answer.json()["id"], sent
+
+
+async def _idle_part(client: httpx.AsyncClient, endings: Endings, jobs: int) -> dict[str, float]:
+    """One job at a time: each waits for the end of the one before. The first few warm everything up."""
+    sent: dict[str, float] = {}
+    for number in range(jobs + 5):
+        job_id, at = await _submit(client)
+        if number >= 5:
+            sent[job_id] = at
+        await endings.wait_for([job_id])
+    return sent
+
+
+async def _busy_part(
+    client: httpx.AsyncClient, endings: Endings, running: Running, options: PipelineOptions, console: Console
+) -> tuple[dict[str, float], dict[str, float]]:
+    """As many submissions under way as allowed. Returns when each was sent, and the peak memory per process."""
+    sent: dict[str, float] = {}
+    peak: dict[str, float] = {}
+    left = iter(range(options.jobs))
+    with Progress(console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task("jobs", total=options.jobs)
+
+        async def submitter() -> None:
+            for _ in left:
+                job_id, at = await _submit(client)
+                sent[job_id] = at
+                progress.advance(task)
+
+        async def sampler() -> None:
+            while True:
+                for name, mib in running.memory_mib().items():
+                    peak[name] = max(peak.get(name, 0.0), mib)
+                await asyncio.sleep(_SAMPLE_SECONDS)
+
+        async with asyncio.TaskGroup() as group:
+            sampling = group.create_task(sampler())
+            async with asyncio.TaskGroup() as submitters:
+                for _ in range(options.concurrency):
+                    submitters.create_task(submitter())
+            await endings.wait_for(sent)
+            sampling.cancel()
+    return sent, peak
+
+
+async def _start_times(engine: AsyncEngine) -> dict[str, float]:
+    """Job → when its task was seen running, by the agent's clock, which is this machine's."""
+    async with engine.connect() as connection:
+        found: dict[str, float] = {}
+        for row in await connection.execute(_STARTS):
+            data = json.loads(row.value)
+            job_id = data["allocation_id"].partition("-a")[0]
+            found[job_id] = datetime.fromisoformat(data["observed_at"]).timestamp()
+        return found
+
+
+async def _events_per_topic(engine: AsyncEngine) -> Counter[str]:
+    async with engine.connect() as connection:
+        return Counter({row.name: row.events for row in await connection.execute(_EVENTS)})
+
+
+def _quantile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
+
+
+def _report(
+    options: PipelineOptions,
+    idle: dict[str, float],
+    busy: dict[str, float],
+    starts: dict[str, float],
+    events: Counter[str],
+    at_rest: dict[str, float],
+    peak: dict[str, float],
+    died: int,
+) -> dict[str, Any]:
+    from yard_events.registry import TOPICS
+
+    first = min(busy.values())
+    seconds = max(starts[job] for job in busy if job in starts) - first
+    wait = [(starts[job] - at) * 1000 for job, at in busy.items() if job in starts]
+    idle_wait = [(starts[job] - at) * 1000 for job, at in idle.items() if job in starts]
+    per_service: Counter[str] = Counter()
+    share = options.jobs / (options.jobs + len(idle) + 5)
+    for topic, count in events.items():
+        per_service[TOPICS[topic].writer] += count
+    return {
+        "jobs": options.jobs,
+        "failed_jobs": len(busy) - len([job for job in busy if job in starts]) + died,
+        "seconds": round(seconds, 3),
+        "jobs_per_s": round(options.jobs / seconds, 1),
+        "submit_to_start_ms": {
+            "p50": round(_quantile(wait, 0.5), 1),
+            "p99": round(_quantile(wait, 0.99), 1),
+            "idle_p50": round(_quantile(idle_wait, 0.5), 1),
+            "idle_p99": round(_quantile(idle_wait, 0.99), 1),
+        },
+        "events_per_s": {name: round(count * share / seconds, 1) for name, count in sorted(per_service.items())},
+        "memory_mib": {
+            "at_rest": {name: round(mib, 1) for name, mib in sorted(at_rest.items())},
+            "at_rest_total": round(sum(at_rest.values()), 1),
+            "peak": {name: round(mib, 1) for name, mib in sorted(peak.items())},
+            "peak_total": round(sum(peak.values()), 1),
+        },
+        "machine": {"cores": os.cpu_count()},
+    }
+
+
+def _print_table(report: dict[str, Any]) -> None:
+    table = Table(title="yard bench pipeline", show_header=False)
+    wait = report["submit_to_start_ms"]
+    table.add_row("jobs per second", f"{report['jobs_per_s']}  ({report['jobs']} in {report['seconds']} s)")
+    table.add_row("submit to start, busy", f"p50 {wait['p50']} ms, p99 {wait['p99']} ms")
+    table.add_row("submit to start, idle", f"p50 {wait['idle_p50']} ms, p99 {wait['idle_p99']} ms")
+    table.add_row("events per second", ", ".join(f"{name} {rate}" for name, rate in report["events_per_s"].items()))
+    memory = report["memory_mib"]
+    table.add_row(
+        "memory without PostgreSQL", f"{memory['at_rest_total']} MiB at rest, {memory['peak_total']} MiB peak"
+    )
+    Console().print(table)
