@@ -75,10 +75,11 @@ Name = Annotated[StrictStr, AfterValidator(_name)]
 Cpus = Annotated[float, BeforeValidator(parse_cpus)]
 Duration = Annotated[float, BeforeValidator(parse_duration_seconds)]
 Memory = Annotated[int, BeforeValidator(parse_memory_bytes)]
-Model = Annotated[Text, StringConstraints(min_length=1, max_length=64)]
+Model = Annotated[StrictStr, StringConstraints(min_length=1, max_length=64), AfterValidator(_travels)]
 Argument = Annotated[Text, AfterValidator(_argument)]
 EnvName = Annotated[StrictStr, StringConstraints(max_length=256), AfterValidator(_env_name)]
-Label = Annotated[Text, StringConstraints(max_length=256)]
+Label = Annotated[StrictStr, StringConstraints(max_length=256), AfterValidator(_travels)]
+Workdir = Annotated[StrictStr, StringConstraints(max_length=4096), AfterValidator(_travels), AfterValidator(_workdir)]
 
 
 class _Section(BaseModel):
@@ -98,7 +99,7 @@ class TasksDocument(_Section):
 class RunDocument(_Section):
     command: Annotated[list[Argument], Field(min_length=1, max_length=4096), AfterValidator(_command)]
     env: Annotated[dict[EnvName, Text], Field(max_length=512), AfterValidator(_env)] = {}
-    workdir: Annotated[Text, StringConstraints(max_length=4096), AfterValidator(_workdir)] | None = None
+    workdir: Workdir | None = None
 
 
 class LimitsDocument(_Section):

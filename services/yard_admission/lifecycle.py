@@ -132,9 +132,9 @@ def _lost(job: Job, decision: AttemptLost, out: Outbox) -> None:
 
 def _recovered(job: Job, decision: AttemptRecovered, out: Outbox) -> None:
     """Its devices were never free, so the claim is taken again even if the quota has been used meanwhile."""
-    if job.state is not JobState.LOST:
+    if job.lost_allocations is None:
         return
-    still = sorted({*(job.lost_allocations or ())} - {*decision.allocation_ids})
+    still = sorted({*job.lost_allocations} - {*decision.allocation_ids})
     job.lost_allocations = still or None
     if still:
         return
@@ -142,6 +142,8 @@ def _recovered(job: Job, decision: AttemptRecovered, out: Outbox) -> None:
     if job.started:
         job.run_since = decision.ledger_time
         _limit_run_time(job, out)
+    if job.state is not JobState.LOST:
+        return
     if job.stop_cause == Reason.CANCELLED:
         job.state = JobState.CANCELLING
         out.tell(JobCancelling, job, decision.ledger_time)

@@ -32,5 +32,7 @@ class AdmissionSettings(ServiceSettings):
     @model_validator(mode="after")
     def _jobs_outlive_their_requests(self) -> "AdmissionSettings":
         if self.keep_ended_seconds <= TOPICS[JOBS_REQUESTS].retention_seconds:
-            raise ValueError(f"keep_ended_seconds must be above the retention of {JOBS_REQUESTS}: replays would run again")
+            raise ValueError(
+                f"keep_ended_seconds must be above the retention of {JOBS_REQUESTS}: replays would run again"
+            )
         return self

@@ -43,13 +43,19 @@ class Running:
         return found
 
 
-@asynccontextmanager
-async def running_installation(options: UpOptions) -> AsyncIterator[Running]:
-    """Start everything, wait until it is ready, and remove all of it afterwards."""
+def _new_folder() -> Installation:
     folder = Path(tempfile.mkdtemp(prefix="yard-bench-"))
     folder.chmod(0o711)
     installation = Installation(folder)
     installation.prepare()
+    return installation
+
+
+@asynccontextmanager
+async def running_installation(options: UpOptions) -> AsyncIterator[Running]:
+    """Start everything, wait until it is ready, and remove all of it afterwards."""
+    installation = _new_folder()
+    folder = installation.root
     postgres = embedded_postgres(installation)
     pids: dict[str, int] = {}
     died: list[str] = []

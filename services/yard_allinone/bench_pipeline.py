@@ -26,7 +26,7 @@ from yard_allinone.process import PROFILE_VARIABLE
 from yard_allinone.up import UpOptions
 from yard_bus.postgres import PostgresBus
 from yard_bus.protocol import Session
-from yard_events.registry import JOBS_EVENTS
+from yard_events.registry import JOBS_EVENTS, TOPICS
 from yard_runtime.clock import SystemClock, SystemIds
 from yard_store.engine import create_engine
 
@@ -153,7 +153,7 @@ async def _submit(client: httpx.AsyncClient) -> tuple[str, float]:
 
 
 async def _idle_part(client: httpx.AsyncClient, endings: Endings, jobs: int) -> dict[str, float]:
-    """One job at a time: each waits for the end of the one before. The first few warm everything up."""
+    """When each was sent: one at a time, each after the end of the one before. The first few warm things up."""
     sent: dict[str, float] = {}
     for number in range(jobs + 5):
         job_id, at = await _submit(client)
@@ -226,8 +226,6 @@ def _report(
     peak: dict[str, float],
     died: int,
 ) -> dict[str, Any]:
-    from yard_events.registry import TOPICS
-
     first = min(busy.values())
     seconds = max(starts[job] for job in busy if job in starts) - first
     wait = [(starts[job] - at) * 1000 for job, at in busy.items() if job in starts]

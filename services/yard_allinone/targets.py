@@ -25,6 +25,7 @@ async def _inventory(runtime: Runtime) -> Service:
 
 async def _admission(runtime: Runtime) -> Service:
     from yard_admission.app import build
+
     from yard_admission.settings import AdmissionSettings
 
     return await build(AdmissionSettings(), runtime)
@@ -57,6 +58,12 @@ async def _audit(runtime: Runtime) -> Service:
     return AuditService(runtime)
 
 
+async def _retention(runtime: Runtime) -> Service:
+    from yard_runtime.retention import RetentionService
+
+    return RetentionService(runtime)
+
+
 TARGETS: dict[str, Build] = {
     "gateway": _gateway,
     "inventory": _inventory,
@@ -65,6 +72,7 @@ TARGETS: dict[str, Build] = {
     "billing": _billing,
     "agent": _agent,
     "audit": _audit,
+    "retention": _retention,
 }
 
 

@@ -156,7 +156,7 @@ def process_specs(installation: Installation, options: UpOptions, dsn: str) -> l
     }
     return [
         _spec(installation, ENGINE, "placement", base),
-        _spec(installation, CONTROL, "gateway,inventory,admission,billing,audit", base | control),
+        _spec(installation, CONTROL, "gateway,inventory,admission,billing,audit,retention", base | control),
         _spec(installation, AGENTS, "agent", base | agents),
     ]
 

@@ -2,7 +2,7 @@
 
 import json
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from fastapi import FastAPI, Header, Query
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
@@ -103,12 +103,15 @@ def _projects_of(principal: str | None) -> list[str] | None:
     if principal is None:
         return None
     try:
-        projects = json.loads(principal)["projects"]
+        projects: object = json.loads(principal)["projects"]
     except (ValueError, TypeError, KeyError):
         raise InvalidField("X-Yard-Principal", "must be a JSON object with name, role and projects") from None
-    if projects is not None and not (isinstance(projects, list) and all(isinstance(name, str) for name in projects)):
+    if projects is None:
+        return None
+    names = cast(list[object], projects) if isinstance(projects, list) else [None]
+    if not all(isinstance(name, str) for name in names):
         raise InvalidField("X-Yard-Principal", "projects must be null or a list of names")
-    return projects
+    return [str(name) for name in names]
 
 
 def _visible(asked: list[str] | None, allowed: list[str] | None) -> list[str] | None:

@@ -1,6 +1,5 @@
 """A node as inventory knows it, and how facts change it. Pure."""
 
-import math
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -117,7 +116,7 @@ def _node_faults(fact: NodeRegistered, cluster: str) -> list[str]:
         faults.append(f"cluster: {fact.cluster!r} is not served here, only {cluster!r} is")
     if not is_name(fact.pool):
         faults.append(f"pool: must be {NAME_RULE}")
-    if not (math.isfinite(fact.cpus) and 0 < fact.cpus <= MAX_CPUS):
+    if not 0 < fact.cpus <= MAX_CPUS:
         faults.append(f"cpus: must be above 0 and at most {MAX_CPUS}")
     if not 0 < fact.memory_bytes <= MAX_MEMORY_BYTES:
         faults.append(f"memory_bytes: must be above 0 and at most {MAX_MEMORY_BYTES}")

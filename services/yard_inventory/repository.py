@@ -1,6 +1,6 @@
 """Reading and writing clusters, nodes and devices in bulk."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any
@@ -29,8 +29,13 @@ async def nodes(connection: AsyncConnection, names: Iterable[str] | None = None)
     statement = sa.select(*(NODES.c[name] for name in _NODE_COLUMNS)).order_by(NODES.c.name)
     if names is not None:
         statement = statement.where(any_of(NODES.c.name, sorted(set(names))))
-    found = (dict[str, Any](row) for row in (await connection.execute(statement)).mappings())
-    return {row["name"]: Node(**row | {"state": NodeState(row["state"])}) for row in found}
+    return {row["name"]: _node(row) for row in (await connection.execute(statement)).mappings()}
+
+
+def _node(row: Mapping[Any, Any]) -> Node:
+    values: dict[str, Any] = {name: row[name] for name in _NODE_COLUMNS}
+    values["state"] = NodeState(row["state"])
+    return Node(**values)
 
 
 async def with_devices(connection: AsyncConnection, bare: dict[str, Node]) -> dict[str, Node]:

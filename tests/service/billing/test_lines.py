@@ -52,6 +52,8 @@ LIVES = [
     [granted("a", 0), lost("a", 60, last_contact=5), released("a", 90)],
     [granted("a", 0), lost("a", 60, last_contact=5), recovered("a", 70), released("a", 90)],
     [granted("a", 0), lost("a", 60, last_contact=5), recovered("a", 70), lost("a", 140, last_contact=75)],
+    # a late recovery of what was released meanwhile
+    [granted("a", 0), lost("a", 60, last_contact=5), released("a", 70), recovered("a", 80), released("a", 90)],
     [
         granted("a", 0, models=[("H100",), ("H100", "A100")]),
         lost("a", 60, last_contact=5, ranks=[1]),
@@ -60,7 +62,7 @@ LIVES = [
         released("a", 90, rank=1),
     ],
 ]
-BILLED = [9, 5, 5 + 20, 5 + 5, (65) + 2 * (5 + 20)]
+BILLED = [9, 5, 5 + 20, 5 + 5, 5, 65 + 2 * (5 + 20)]
 
 
 @pytest.mark.parametrize(("life", "seconds"), list(zip(LIVES, BILLED, strict=True)))
