@@ -12,9 +12,9 @@ from yard_client.answers import problem_of, value_of
 from yard_client.calls import Call
 from yard_client.config import ClientConfig
 from yard_client.errors import Unreachable
-from yard_client.retry import RETRIABLE_STATUS, Backoff, RetryPolicy, cause_of, may_try_again, retry_after_seconds
+from yard_client.retry import Backoff, RetryPolicy, cause_of, is_passing, may_try_again, retry_after_seconds
 from yard_client.streams import EventFeed, LogPosition
-from yard_client.transport import client_options, keep_alive_options, timeout
+from yard_client.transport import client_options, timeout, transport_options
 
 Answer = TypeVar("Answer")
 
@@ -33,7 +33,8 @@ class AsyncYardClient:
         self.url = url
         self._retry = retry
         self._monotonic = monotonic or (lambda: asyncio.get_running_loop().time())
-        transport = httpx.AsyncHTTPTransport(socket_options=keep_alive_options()) if url.startswith("http:") else None
+        direct = transport_options(url)
+        transport = httpx.AsyncHTTPTransport(**direct) if direct is not None else None
         self._http = httpx.AsyncClient(transport=transport, **client_options(url, token))
 
     @classmethod
@@ -60,7 +61,7 @@ class AsyncYardClient:
             except httpx.TransportError as error:
                 await self._pause_or_raise(backoff, error, call.idempotent)
                 continue
-            if response.status_code in RETRIABLE_STATUS and call.idempotent:
+            if is_passing(response) and call.idempotent:
                 pause = backoff.pause(self._monotonic(), retry_after_seconds(response))
                 if pause is not None:
                     await asyncio.sleep(pause)
@@ -76,9 +77,15 @@ class AsyncYardClient:
         def call() -> Call[bytes]:
             return calls.job_logs(job_id, task=task, attempt=attempt, offset=position.offset, follow=follow)
 
-        async for chunk in self._stream(call, position.opened):
-            position.advance(chunk)
-            yield chunk
+        while True:
+            begun_at = position.offset
+            async for chunk in self._stream(call, position.opened):
+                position.advance(chunk)
+                yield chunk
+            # The end of a followed output counts once it is confirmed by an empty read: something between here and
+            # the task may end a broken stream as if it were whole.
+            if not follow or position.offset == begun_at:
+                return
 
     async def events(
         self,
@@ -113,7 +120,7 @@ class AsyncYardClient:
                         yield chunk
                     return
                 await response.aread()
-                if response.status_code in RETRIABLE_STATUS:
+                if is_passing(response):
                     pause = backoff.pause(self._monotonic(), retry_after_seconds(response))
                 if pause is None:
                     raise problem_of(response)

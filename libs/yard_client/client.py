@@ -13,9 +13,9 @@ from yard_client.answers import problem_of, value_of
 from yard_client.calls import Call
 from yard_client.config import ClientConfig
 from yard_client.errors import Unreachable
-from yard_client.retry import RETRIABLE_STATUS, Backoff, RetryPolicy, cause_of, may_try_again, retry_after_seconds
+from yard_client.retry import Backoff, RetryPolicy, cause_of, is_passing, may_try_again, retry_after_seconds
 from yard_client.streams import EventFeed, LogPosition
-from yard_client.transport import client_options, keep_alive_options, timeout
+from yard_client.transport import client_options, timeout, transport_options
 
 Answer = TypeVar("Answer")
 
@@ -27,8 +27,8 @@ def new_idempotency_key() -> str:
 class YardClient:
     """Calls gpuyard's gateway at `url` with a bearer `token`. Close it, or use it in `with`.
 
-    Methods raise Refused (4xx), ServerFault (5xx) or Unreachable. Broken connections and answers 429, 502, 503 and
-    504 are tried again within the policy's budget, as long as doing so cannot do anything twice.
+    Methods raise Refused (4xx), ServerFault (5xx) or Unreachable. Broken connections and passing answers (503 and its
+    kin) are tried again within the policy's budget, as long as doing so cannot do anything twice.
     """
 
     def __init__(
@@ -48,7 +48,8 @@ class YardClient:
         self._sleep = sleep
         self._monotonic = monotonic
         self._new_key = new_key
-        transport = httpx.HTTPTransport(socket_options=keep_alive_options()) if url.startswith("http:") else None
+        direct = transport_options(url)
+        transport = httpx.HTTPTransport(**direct) if direct is not None else None
         self._http = httpx.Client(transport=transport, **client_options(url, token))
 
     @classmethod
@@ -136,9 +137,15 @@ class YardClient:
         def call() -> Call[bytes]:
             return calls.job_logs(job_id, task=task, attempt=attempt, offset=position.offset, follow=follow)
 
-        for chunk in self._stream(call, position.opened):
-            position.advance(chunk)
-            yield chunk
+        while True:
+            begun_at = position.offset
+            for chunk in self._stream(call, position.opened):
+                position.advance(chunk)
+                yield chunk
+            # The end of a followed output counts once it is confirmed by an empty read: something between here and
+            # the task may end a broken stream as if it were whole.
+            if not follow or position.offset == begun_at:
+                return
 
     def events(
         self,
@@ -221,7 +228,7 @@ class YardClient:
             except httpx.TransportError as error:
                 self._pause_or_raise(backoff, error, call.idempotent)
                 continue
-            if response.status_code in RETRIABLE_STATUS and call.idempotent:
+            if is_passing(response) and call.idempotent:
                 pause = backoff.pause(self._monotonic(), retry_after_seconds(response))
                 if pause is not None:
                     self._sleep(pause)
@@ -243,7 +250,7 @@ class YardClient:
                         yield chunk
                     return
                 response.read()
-                if response.status_code in RETRIABLE_STATUS:
+                if is_passing(response):
                     pause = backoff.pause(self._monotonic(), retry_after_seconds(response))
                 if pause is None:
                     raise problem_of(response)

@@ -7,7 +7,7 @@ import httpx
 # Nothing was sent yet, so trying again cannot do anything twice.
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _NEVER = (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.ProxyError)
-RETRIABLE_STATUS = frozenset({429, 502, 503, 504})
+_PASSING_STATUS = frozenset({429, 502, 503, 504})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,16 @@ def may_try_again(error: httpx.TransportError, *, idempotent: bool) -> bool:
     if isinstance(error, _NEVER):
         return False
     return idempotent or isinstance(error, _NOT_SENT)
+
+
+def is_passing(response: httpx.Response) -> bool:
+    """Whether the same call may succeed soon. Needs the headers only.
+
+    A server that is being stopped answers its open calls with a bare 500; gpuyard's own 500 is a problem document.
+    """
+    if response.status_code == 500:
+        return "json" not in response.headers.get("content-type", "")
+    return response.status_code in _PASSING_STATUS
 
 
 def retry_after_seconds(response: httpx.Response) -> float | None:

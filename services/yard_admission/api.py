@@ -6,8 +6,8 @@ from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 
 from yard_admission import repository
-from yard_admission.outbox import NOTICE, SCOPE
-from yard_admission.settings import MAX_GPU_QUOTA
+from yard_admission.outbox import SCOPE, Outbox
+from yard_admission.settings import MAX_GPU_QUOTA, AdmissionSettings
 from yard_domain.errors import InvalidField
 from yard_domain.names import NAME_RULE, is_name
 from yard_events.types import QueueState
@@ -23,7 +23,7 @@ class ProjectBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-def build_api(store: Store, instance: str) -> FastAPI:
+def build_api(store: Store, settings: AdmissionSettings, instance: str) -> FastAPI:
     """`instance` is this process's name as the owner of the root's scope; only the owner writes."""
     app = FastAPI(title="gpuyard admission", openapi_url=None, docs_url=None, redoc_url=None)
 
@@ -38,7 +38,7 @@ def build_api(store: Store, instance: str) -> FastAPI:
         _check_name(name)
         async with store.unit_of_work() as uow:
             await repository.fence_owner(uow.connection, instance)
-            await define_queue(uow, name, body.gpu_quota)
+            await define_queue(uow, name, body.gpu_quota, settings)
             return (await repository.queue_standing(uow.connection, name))[0]
 
     @app.get("/projects")
@@ -57,12 +57,14 @@ def build_api(store: Store, instance: str) -> FastAPI:
     return app
 
 
-async def define_queue(uow: UnitOfWork, name: str, gpu_quota: int) -> None:
+async def define_queue(uow: UnitOfWork, name: str, gpu_quota: int, settings: AdmissionSettings) -> None:
     """The queue has this quota from now on; says so to the world when that is new."""
     if not await repository.create_queue(uow.connection, name, gpu_quota):
-        if not await repository.resize_queue(uow.connection, name, gpu_quota, uow.now):
+        if not await repository.resize_queue(uow.connection, name, gpu_quota):
             return
-        uow.set_timer(SCOPE, NOTICE, "next", uow.now)
+        out = Outbox(settings, uow.now)
+        out.plan_notice()
+        out.flush(uow)
     uow.emit(QueueState(queue=name, gpu_quota=gpu_quota, at=uow.now))
     uow.mark_dirty(SCOPE)
 

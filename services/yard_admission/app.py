@@ -42,7 +42,7 @@ async def build(settings: AdmissionSettings, runtime: Runtime) -> EventService:
         },
         scopes={SCOPE: AdmissionCycle(settings)},
         on_activate=activate,
-        http=build_api(store, runtime.instance),
+        http=build_api(store, settings, runtime.instance),
     )
 
 

@@ -58,7 +58,7 @@ class AdmissionCycle:
         return more or len(due) == _TIMERS
 
     def _admit(self, queue: Queue, waiting: Sequence[Loaded], limit: int, changed: list[Loaded], out: Outbox) -> bool:
-        """Admit while there is room; the first that does not fit keeps those behind it waiting. True for another look."""
+        """Admit while there is room; the first without keeps those behind it waiting. True when another look is due."""
         free = queue.gpu_quota - queue.used_gpus
         for loaded in waiting:
             job = loaded.job

@@ -6,17 +6,18 @@ Heartbeats and the comings and goings of free devices do not: reacting to them w
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from typing import Any, Protocol
 
 from yard_domain.states import NodeState
 from yard_events.types import InventoryNode
 
+_COLUMNS = ("hardware", "schedulable", "log_offset")
+
 
 class KnownNode(Protocol):
     hardware: str
     schedulable: bool
-    at: datetime
+    log_offset: int
 
 
 def hardware_of(node: InventoryNode) -> str:
@@ -32,30 +33,22 @@ def hardware_of(node: InventoryNode) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def fold(nodes: Iterable[InventoryNode], known: Mapping[str, KnownNode]) -> tuple[list[dict[str, Any]], bool]:
+def fold(
+    states: Iterable[tuple[int, InventoryNode]], known: Mapping[str, KnownNode]
+) -> tuple[list[dict[str, Any]], bool]:
     """Rows to store for what is newer than known, and whether something may fit now that did not before.
 
-    States of one node are taken in the order of inventory's time, so that old ones, delivered again, change nothing.
+    `states` come with their offsets in the topic, rising; an old one, delivered again, is below the offset stored.
     """
-    rows: dict[str, dict[str, Any]] = {}
+    newest = {name: (node.hardware, node.schedulable, node.log_offset) for name, node in known.items()}
+    changed: set[str] = set()
     better = False
-    for node in sorted(nodes, key=lambda node: node.at):
-        old = known.get(node.node)
-        before = rows.get(node.node) or (
-            {"hardware": old.hardware, "schedulable": old.schedulable, "at": old.at} if old is not None else None
-        )
-        if before is not None and node.at <= before["at"]:
+    for log_offset, node in states:
+        hardware, schedulable = hardware_of(node), node.state == NodeState.READY and not node.cordoned
+        before = newest.get(node.node)
+        if before is not None and log_offset <= before[2]:
             continue
-        row = {
-            "name": node.node,
-            "hardware": hardware_of(node),
-            "schedulable": node.state == NodeState.READY and not node.cordoned,
-            "at": node.at,
-        }
-        better = better or (
-            before is None
-            or before["hardware"] != row["hardware"]
-            or (row["schedulable"] and not before["schedulable"])
-        )
-        rows[node.node] = row
-    return list(rows.values()), better
+        better = better or before is None or hardware != before[0] or (schedulable and not before[1])
+        newest[node.node] = (hardware, schedulable, log_offset)
+        changed.add(node.node)
+    return [dict(zip(("name", *_COLUMNS), (name, *newest[name]), strict=True)) for name in sorted(changed)], better

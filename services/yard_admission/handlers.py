@@ -1,14 +1,14 @@
 """Handlers fold requests, decisions and the fleet into jobs and mark the root dirty; whom to admit is the cycle's."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from yard_admission import repository
 from yard_admission.fleet import fold
 from yard_admission.job import Held, Job
 from yard_admission.lifecycle import DECISIONS, apply, cancel
-from yard_admission.outbox import NOTICE, RECHECK, SCOPE, Outbox
+from yard_admission.outbox import RECHECK, SCOPE, Outbox
 from yard_admission.repository import Loaded
 from yard_admission.settings import AdmissionSettings
 from yard_bus.consumer import Received
@@ -24,55 +24,45 @@ class AdmissionHandlers:
 
     async def requests(self, batch: Sequence[Received], uow: UnitOfWork) -> None:
         """What people asked for: submissions and cancellations, in the order of the topic."""
-        asked = [r for r in batch if isinstance(r.data, SubmitJob | CancelJob)]
-        known = await repository.jobs_by_id(uow.connection, [r.data.job_id for r in asked])
-        submitted = [r.data for r in asked if isinstance(r.data, SubmitJob) and r.data.job_id not in known]
+        asked = [(r.envelope, data) for r in batch if isinstance(data := r.data, SubmitJob | CancelJob)]
+        known = await repository.jobs_by_id(uow.connection, [data.job_id for _, data in asked])
+        unknown = [data for _, data in asked if isinstance(data, SubmitJob) and data.job_id not in known]
         quotas: dict[str, int] = {}
         projects: set[str] = set()
-        if submitted:
-            quotas = await repository.quotas(uow.connection, [data.spec.queue for data in submitted])
-            projects = await repository.existing_projects(uow.connection, [data.project_id for data in submitted])
+        if unknown:
+            quotas = await repository.quotas(uow.connection, [data.spec.queue for data in unknown])
+            projects = await repository.existing_projects(uow.connection, [data.project_id for data in unknown])
         out = Outbox(self._settings, uow.now)
         new: dict[str, tuple[Job, dict[str, Any]]] = {}
         changed: dict[str, Loaded] = {}
-        for received in asked:
-            data, out.cause = received.data, received.envelope
+        for out.cause, data in asked:
             if isinstance(data, SubmitJob):
                 if data.job_id not in known and data.job_id not in new:
                     job = _submitted(data, uow.now)
                     new[job.job_id] = (job, _work(data))
                     _receive(job, data, quotas, projects, out)
-            elif isinstance(data, CancelJob):
-                if data.job_id in new:
-                    cancel(new[data.job_id][0], out)
-                elif data.job_id in known and cancel(known[data.job_id].job, out):
-                    changed[data.job_id] = known[data.job_id]
+            elif data.job_id in new:
+                cancel(new[data.job_id][0], out)
+            elif data.job_id in known and cancel(known[data.job_id].job, out):
+                changed[data.job_id] = known[data.job_id]
         await repository.insert_jobs(uow.connection, list(new.values()))
         await repository.save_jobs(uow.connection, list(changed.values()))
         if any(job.untold for job, _ in new.values()):
-            self._plan_notice(out, uow.now)
+            out.plan_notice()
         out.flush(uow)
         if new or changed:
             uow.mark_dirty(SCOPE)
 
-    def _plan_notice(self, out: Outbox, now: datetime) -> None:
-        """When those who still wait are told why. One timer a second: setting one again never moves it."""
-        due = now + timedelta(seconds=self._settings.notice_seconds)
-        second = int(due.timestamp()) + (1 if self._settings.notice_seconds else 0)
-        out.set_timer(NOTICE, str(second), datetime.fromtimestamp(second, UTC))
-
     async def decisions(self, batch: Sequence[Received], uow: UnitOfWork) -> None:
         """What placement decided and saw, in ledger order."""
-        decided = [r for r in batch if isinstance(r.data, DECISIONS)]
-        known = await repository.jobs_by_id(uow.connection, [r.data.job_id for r in decided])
+        decided = [(r.envelope, data) for r in batch if isinstance(data := r.data, DECISIONS)]
+        known = await repository.jobs_by_id(uow.connection, [data.job_id for _, data in decided])
         withdrawn_before = {loaded.job.attempt_id for loaded in known.values() if loaded.job.withdrawn}
         out = Outbox(self._settings, uow.now)
         changed: dict[str, Loaded] = {}
-        for received in decided:
-            out.cause = received.envelope
-            assert isinstance(received.data, DECISIONS)
-            loaded = known.get(received.data.job_id)
-            if loaded is not None and apply(loaded.job, received.data, out):
+        for out.cause, decision in decided:
+            loaded = known.get(decision.job_id)
+            if loaded is not None and apply(loaded.job, decision, out):
                 changed[loaded.job.job_id] = loaded
         out.cause = None
         # Only now, at the end: a grant later in the batch makes a withdrawal moot.
@@ -93,10 +83,10 @@ class AdmissionHandlers:
 
     async def inventory(self, batch: Sequence[Received], uow: UnitOfWork) -> None:
         """The fleet: when it may hold more than before, jobs that no node could hold become candidates again."""
-        nodes = [data for r in batch if isinstance(data := r.data, InventoryNode)]
-        if not nodes:
+        states = [(r.record.offset, data) for r in batch if isinstance(data := r.data, InventoryNode)]
+        if not states:
             return
-        rows, better = fold(nodes, await repository.nodes_by_name(uow.connection, [node.node for node in nodes]))
+        rows, better = fold(states, await repository.nodes_by_name(uow.connection, [node.node for _, node in states]))
         await repository.save_nodes(uow.connection, rows)
         if better:
             await repository.release_hopeless(uow.connection)

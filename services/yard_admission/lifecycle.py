@@ -1,4 +1,4 @@
-"""The life of a job as a function of what placement says of its attempt: no I/O, so every path can be tested as a table.
+"""The life of a job as a function of what placement says of its attempt: no I/O, so each path can be tested as a table.
 
     queued → admitted → starting → running → succeeded | failed | cancelled | expired
        ↑_________|__________|_________|  blocked, or the attempt ended and another one is due
@@ -14,7 +14,6 @@ from yard_admission.job import Held, Job
 from yard_admission.outbox import MAX_RUN_TIME, Outbox
 from yard_domain.reasons import Reason
 from yard_domain.states import JobState, Outcome, may_become
-from yard_events.base import EventModel
 from yard_events.types import (
     AttemptBlocked,
     AttemptExited,
@@ -36,10 +35,6 @@ from yard_events.types import (
 
 Decision = AttemptGranted | AttemptBlocked | AttemptStarted | AttemptExited | AttemptLost | AttemptRecovered
 DECISIONS = (AttemptGranted, AttemptBlocked, AttemptStarted, AttemptExited, AttemptLost, AttemptRecovered)
-
-
-def is_decision(event: EventModel | None) -> bool:
-    return isinstance(event, DECISIONS)
 
 
 def apply(job: Job, decision: Decision, out: Outbox) -> bool:

@@ -1,7 +1,7 @@
-"""What a handler or the cycle decides on jobs, collected in order: facts for the world, commands to placement, timers."""
+"""What a handler or the cycle decides, collected in order: facts for the world, commands to placement, timers."""
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from yard_admission.job import Job
@@ -81,6 +81,12 @@ class Outbox:
 
     def clear_timer(self, kind: str, key: str) -> None:
         self.timers[(kind, key)] = None
+
+    def plan_notice(self) -> None:
+        """When those who still wait are told why. One timer a second at most, and setting it again never moves it."""
+        seconds = self.settings.notice_seconds
+        due = int((self.now + timedelta(seconds=seconds)).timestamp()) + (1 if seconds else 0)
+        self.set_timer(NOTICE, str(due), datetime.fromtimestamp(due, UTC))
 
     def flush(self, uow: UnitOfWork) -> None:
         """Hand everything over to the unit of work."""

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from yard_admission.job import FIXED_FIELDS, JOB_FIELDS, MUTABLE_FIELDS, Held, Job
+from yard_admission.job import JOB_FIELDS, MUTABLE_FIELDS, Held, Job
 from yard_admission.outbox import SCOPE
 from yard_admission.tables import TABLES, JobRow, NodeRow, ProjectRow, QueueRow
 from yard_domain.errors import Retryable
@@ -146,7 +146,7 @@ _UNTOLD = (
 
 
 async def untold_jobs(connection: AsyncConnection, queued_before: datetime, limit: int) -> list[Loaded]:
-    """Candidates that wait since `queued_before` or longer and were not told why, in queues that have been looked at."""
+    """Candidates that wait since `queued_before` or longer, not told why, in queues that have been looked at."""
     found = (await connection.execute(_UNTOLD, {"before": queued_before, "limit": limit})).mappings()
     return [_loaded(row) for row in found]
 
@@ -186,7 +186,8 @@ _QUEUES_WANTED = sa.text(
 _WINDOW = (
     sa.text(
         f"SELECT {_JOB_COLUMNS}, j.work FROM ("  # noqa: S608 - as above
-        "  SELECT c.*, q.gpu_quota, q.used_gpus, sum(CASE WHEN c.total_gpus <= q.gpu_quota THEN c.total_gpus ELSE 0 END)"
+        "  SELECT c.*, q.gpu_quota, q.used_gpus, "
+        "    sum(CASE WHEN c.total_gpus <= q.gpu_quota THEN c.total_gpus ELSE 0 END)"
         "    OVER (PARTITION BY c.queue ORDER BY c.priority DESC, c.submitted_at, c.job_id"
         "          ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before"
         "  FROM admission.queues q CROSS JOIN LATERAL ("
@@ -244,7 +245,7 @@ async def create_queue(connection: AsyncConnection, name: str, gpu_quota: int) -
 
 
 _RESIZED = sa.text(
-    "UPDATE admission.jobs SET held = NULL, reason = NULL, waiting = true, untold = true, queued_at = :now "
+    "UPDATE admission.jobs SET held = NULL, reason = NULL, waiting = true, untold = true "
     "WHERE queue = :name AND held = 'quota_too_small' AND total_gpus <= :quota"
 )
 _OUTGROWN = sa.text(
@@ -252,7 +253,7 @@ _OUTGROWN = sa.text(
 )
 
 
-async def resize_queue(connection: AsyncConnection, name: str, gpu_quota: int, now: datetime) -> bool:
+async def resize_queue(connection: AsyncConnection, name: str, gpu_quota: int) -> bool:
     """Change the quota of a queue; False when it had that already.
 
     Jobs that the new quota is large enough, or too small, for are to be told anew why they wait.
@@ -261,7 +262,7 @@ async def resize_queue(connection: AsyncConnection, name: str, gpu_quota: int, n
     done = await connection.execute(statement.values(gpu_quota=gpu_quota, attention=True))
     if done.rowcount == 0:
         return False
-    await connection.execute(_RESIZED, {"name": name, "quota": gpu_quota, "now": now})
+    await connection.execute(_RESIZED, {"name": name, "quota": gpu_quota})
     await connection.execute(_OUTGROWN, {"name": name, "quota": gpu_quota})
     return True
 
@@ -310,7 +311,7 @@ async def nodes_by_name(connection: AsyncConnection, names: Iterable[str]) -> di
 
 
 async def save_nodes(connection: AsyncConnection, rows: Sequence[Mapping[str, Any]]) -> None:
-    await bulk_insert(connection, NODES, rows, update=["hardware", "schedulable", "at"])
+    await bulk_insert(connection, NODES, rows, update=["hardware", "schedulable", "log_offset"])
 
 
 # --- what must hold --------------------------------------------------------------------------------------------------
@@ -342,6 +343,3 @@ async def check(connection: AsyncConnection) -> dict[str, list[dict[str, Any]]]:
     return {
         name: [dict(row) for row in (await connection.execute(sa.text(sql))).mappings()] for name, sql in checks.items()
     }
-
-
-assert FIXED_FIELDS < set(JOB_FIELDS)

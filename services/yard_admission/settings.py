@@ -25,14 +25,12 @@ class AdmissionSettings(ServiceSettings):
     """A wait for quota shorter than this is not worth an event."""
     notices_per_cycle: int = Field(default=300, ge=1)
     recheck_seconds: float = Field(default=60.0, gt=0)
-    """When a job that no node could hold is tried again even if the fleet did not change; four times later each time."""
+    """When a job that no node could hold is tried again on an unchanged fleet; each time four times as late."""
     recheck_limit_seconds: float = Field(default=600.0, gt=0)
     keep_ended_seconds: float = 30 * 86_400.0
 
     @model_validator(mode="after")
     def _jobs_outlive_their_requests(self) -> "AdmissionSettings":
         if self.keep_ended_seconds <= TOPICS[JOBS_REQUESTS].retention_seconds:
-            raise ValueError(
-                f"keep_ended_seconds must be above the retention of {JOBS_REQUESTS}: replays would run again"
-            )
+            raise ValueError(f"keep_ended_seconds must be above the retention of {JOBS_REQUESTS}, or replays run again")
         return self

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Text
+from sqlalchemy import BigInteger, Column
 from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
 from sqlmodel import Field, SQLModel
 
@@ -81,10 +81,10 @@ class JobRow(AdmissionTable, table=True):
 
 
 class NodeRow(AdmissionTable, table=True):
-    """`hardware`: a digest of what decides whether a job could ever fit; `at`: inventory's time of the last state."""
+    """`hardware`: a digest of what decides whether a job could ever fit; `log_offset`: of the last state folded."""
 
     __tablename__ = "nodes"
     name: str = Field(primary_key=True)
-    hardware: str = Field(sa_column=Column(Text, nullable=False))
+    hardware: str
     schedulable: bool
-    at: datetime = _time(nullable=False)
+    log_offset: int = Field(sa_column=Column(BigInteger, nullable=False))

@@ -13,7 +13,7 @@ _UNLIMITED = httpx.Limits(max_connections=None, max_keepalive_connections=32)
 
 
 class OpenLog:
-    """An answer of an agent, its headers read, its body not. `close` it, or exhaust `chunks`."""
+    """An answer of an agent, its headers read, its body not. `close` it."""
 
     def __init__(self, response: httpx.Response, offset: int) -> None:
         self._response = response
@@ -22,11 +22,8 @@ class OpenLog:
     async def chunks(self) -> AsyncIterator[bytes]:
         """The bytes as they come. An agent that dies ends this with httpx.TransportError, so that the caller's own
         answer breaks off instead of looking complete."""
-        try:
-            async for chunk in self._response.aiter_raw():
-                yield chunk
-        finally:
-            await self.close()
+        async for chunk in self._response.aiter_raw():
+            yield chunk
 
     async def close(self) -> None:
         await self._response.aclose()
@@ -40,9 +37,7 @@ class AgentLogs:
         self._timeout_seconds = timeout_seconds
         self._clients: dict[str, httpx.AsyncClient] = {}
 
-    async def open(
-        self, *, agent_url: str, node: str, allocation_id: str, offset: int, follow: bool
-    ) -> OpenLog | None:
+    async def open(self, *, agent_url: str, node: str, allocation_id: str, offset: int, follow: bool) -> OpenLog | None:
         """The output of one allocation from byte `offset` on; None when the agent has none.
 
         Raises Problem 503 naming the node when its agent does not answer.

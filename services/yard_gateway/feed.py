@@ -6,7 +6,7 @@ a bunch does no harm, and a slow reader holds up nobody.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 
 from yard_runtime.http import Problem
@@ -50,7 +50,7 @@ class Feed:
         self.stopping = False
 
     @contextmanager
-    def watch(self, job_id: str | None = None) -> Iterator[Watch]:
+    def watch(self, job_id: str | None = None) -> Generator[Watch]:
         """Wait for news of one job, or of anything with None. Raises Problem 503 when too many wait already."""
         if self._open >= self._limit or self.stopping:
             raise Problem(

@@ -15,7 +15,7 @@ from yard_domain.reasons import SENTENCES
 from yard_domain.states import JobState
 from yard_gateway.database import Reads
 from yard_gateway.principals import Principal
-from yard_gateway.tables import EVENT_COUNTER, EVENTS, JOBS
+from yard_gateway.tables import COUNTERS, EVENT_COUNTER, EVENTS, JOBS
 from yard_store.bulk import any_of
 
 _LISTED = tuple(column for column in JOBS.c if column.name not in ("document", "agents", "fact_offset", "fact_at"))
@@ -72,7 +72,7 @@ def _conditions(principal: Principal, wanted: JobFilter, before: int | None) -> 
 
 
 def job_json(row: Any, *, full: bool) -> bytes:
-    """A job's JSON; `full` with the document it was submitted as. Parts stored as JSON are passed through as they are."""
+    """A job's JSON; `full` with the document it was submitted as. Stored JSON is passed through."""
     head = to_json(
         {
             "id": row.job_id,
@@ -201,9 +201,7 @@ async def read_events(reads: Reads, wanted: EventFilter, *, after: int, limit: i
     """
     matching = sa.select(EVENTS).where(EVENTS.c.seq > after).order_by(EVENTS.c.seq).limit(limit)
     if wanted.projects is not None:
-        matching = matching.where(
-            sa.or_(EVENTS.c.project.is_(None), any_of(EVENTS.c.project, sorted(wanted.projects)))
-        )
+        matching = matching.where(sa.or_(EVENTS.c.project.is_(None), any_of(EVENTS.c.project, sorted(wanted.projects))))
     if wanted.project is not None:
         matching = matching.where(EVENTS.c.project == wanted.project)
     if wanted.job_id is not None:
@@ -211,13 +209,9 @@ async def read_events(reads: Reads, wanted: EventFilter, *, after: int, limit: i
     if wanted.types:
         matching = matching.where(any_of(EVENTS.c.type, list(wanted.types)))
     page = matching.lateral("page")
-    last = sa.select(sa.column("last_value")).select_from(sa.text("gateway.counters")).where(sa.text("name = 'events'"))
+    last = sa.select(COUNTERS.c.last_value).where(COUNTERS.c.name == EVENT_COUNTER)
     head = last.subquery("head")
-    statement = (
-        sa.select(head.c.last_value, *page.c)
-        .select_from(head.outerjoin(page, sa.true()))
-        .order_by(page.c.seq)
-    )
+    statement = sa.select(head.c.last_value, *page.c).select_from(head.outerjoin(page, sa.true())).order_by(page.c.seq)
     found = await reads.rows(statement)
     events = [row for row in found if row.seq is not None]
     full = len(events) == limit
@@ -236,6 +230,10 @@ def event_json(row: Any) -> bytes:
         }
     )
     return head[:-1] + b',"data":' + row.data.encode() + b"}"
+
+
+def task_count(row: Any) -> int:
+    return int(json.loads(row.tasks)["count"])
 
 
 def places_of(row: Any) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ def digest_of(token: str) -> str:
     """What is stored of a token.
 
     A plain SHA-256 is right here, and a slow salted hash (bcrypt, argon2) is not: those make guessing passwords dear,
-    but a token of 256 random bits cannot be guessed from its digest at any speed, while every request pays for the hash.
+    but a token of 256 random bits cannot be guessed from its digest at any speed, and every request pays.
     """
     return hashlib.sha256(token.encode()).hexdigest()
 

@@ -9,6 +9,7 @@ from yard_gateway.principals import Principal
 from yard_runtime.http import Problem, client_for
 
 PRINCIPAL_HEADER = "X-Yard-Principal"
+_STANDARD = frozenset({"type", "title", "status", "detail", "errors"})
 QueryItems = Sequence[tuple[str, str]]
 
 
@@ -72,12 +73,13 @@ def _answer(owner: str, response: httpx.Response) -> Any:
     if response.is_success and value is not None:
         return value
     if response.status_code in (400, 404, 409, 410, 422) and isinstance(value, dict):
-        extra = {name: item for name, item in value.items() if name not in ("type", "title", "status", "detail", "errors")}
+        problem: dict[str, Any] = value
+        extra = {name: item for name, item in problem.items() if name not in _STANDARD}
         raise Problem(
             response.status_code,
-            str(value.get("title", "Refused")),
-            str(value.get("detail", "")),
-            errors=value.get("errors"),
+            str(problem.get("title", "Refused")),
+            str(problem.get("detail", "")),
+            errors=problem.get("errors"),
             **extra,
         )
     # 401 and 403 too: the gateway had authorised, so the fault is not the caller's.

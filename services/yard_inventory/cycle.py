@@ -37,10 +37,10 @@ async def judge_silence(uow: UnitOfWork, scope: str, *, settings: InventorySetti
     if len(changes) < len(verdict.changes):
         return True
 
-    # 4. One timer for the earliest deadline. Contacts only postpone deadlines, so an earlier timer may stay: looking
-    #    too early is harmless, and setting a timer wakes this cycle again.
-    due = await uow.next_due(scope)
-    if verdict.next_look is not None and (due is None or verdict.next_look < due):
+    # 4. One timer for the earliest deadline; contacts only postpone deadlines, so none of them moves it.
+    if verdict.next_look is None:
+        uow.clear_timer(scope, LOOK, scope)
+    else:
         uow.set_timer(scope, LOOK, scope, verdict.next_look)
     return False
 

@@ -18,6 +18,8 @@ import yaml
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import ValidationError
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from yard_domain.reasons import sentence
 from yard_events.job_document import JobDocument
 from yard_runtime.http import Problem, install_problem_handlers
@@ -59,8 +61,9 @@ class State:
     received: list[Received] = field(default_factory=list)
     # Answers instead of the next ones, by path: a Problem, or "break" to cut the connection after the work was done.
     faults: list[tuple[str, Problem | str]] = field(default_factory=list)
-    # Streams of logs and events are cut once they have sent so many bytes; each number is used once.
+    # Streams of logs and events end after so many bytes; each number is used once. `quietly`: as if they were whole.
     cuts: list[int] = field(default_factory=list)
+    quietly: bool = False
 
 
 class GatewayDouble:
@@ -211,39 +214,44 @@ def _app(gateway: GatewayDouble) -> FastAPI:
     app = FastAPI()
     install_problem_handlers(app)
 
-    @app.middleware("http")
-    async def outermost(request: Request, forward: Callable[[Request], Any]) -> Response:
-        state = gateway.state
-        body = await request.body()
-        state.received.append(
-            Received(request.method, request.url.path, dict(request.query_params), dict(request.headers), body)
-        )
-        gateway.notify()
-        if request.headers.get("authorization") != f"Bearer {TOKEN}":
-            return Problem(401, "Unauthorized", "The token is not valid.").response()
-        fault = next((fault for fault in state.faults if request.url.path.startswith(fault[0])), None)
-        if fault is not None:
-            state.faults.remove(fault)
-            if isinstance(fault[1], Problem):
-                return fault[1].response()
-            await forward(request)
-            return _broken_answer()
-        return await forward(request)
-
+    app.add_middleware(_Door, gateway=gateway)
     _job_routes(app, gateway)
     _stream_routes(app, gateway)
     _other_routes(app, gateway)
     return app
 
 
-def _broken_answer() -> Response:
-    """An answer whose connection ends before its announced length."""
+class _Door:
+    """Records each request, checks its token and plays the faults. Pure ASGI: a broken stream must stay broken."""
 
-    async def body() -> AsyncIterator[bytes]:
-        yield b"{"
+    def __init__(self, app: ASGIApp, gateway: GatewayDouble) -> None:
+        self._app = app
+        self._gateway = gateway
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        state = self._gateway.state
+        request = Request(scope, receive)
+        body = await request.body()
+
+        async def again() -> Message:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def discard(_message: Message) -> None: ...
+
+        state.received.append(
+            Received(request.method, request.url.path, dict(request.query_params), dict(request.headers), body)
+        )
+        self._gateway.notify()
+        if request.headers.get("authorization") != f"Bearer {TOKEN}":
+            return await Problem(401, "Unauthorized", "The token is not valid.").response()(scope, again, send)
+        fault = next((fault for fault in state.faults if request.url.path.startswith(fault[0])), None)
+        if fault is None:
+            return await self._app(scope, again, send)
+        state.faults.remove(fault)
+        if isinstance(fault[1], Problem):
+            return await fault[1].response()(scope, again, send)
+        await self._app(scope, again, discard)
         raise _CutConnection
-
-    return StreamingResponse(body(), headers={"content-length": "100"}, media_type="application/json")
 
 
 def _job(state: State, job_id: str) -> dict[str, Any]:
@@ -265,9 +273,7 @@ def _job_routes(app: FastAPI, gateway: GatewayDouble) -> None:
                 raise Problem(409, "Conflict", "This Idempotency-Key was used with another document.")
             return JSONResponse(state.jobs[job_id], 200)
         try:
-            document = (
-                yaml.safe_load(body) if "yaml" in request.headers["content-type"] else json.loads(body)
-            )
+            document = yaml.safe_load(body) if "yaml" in request.headers["content-type"] else json.loads(body)
             job_id = add_job(state, document)
         except ValidationError as error:
             items = [
@@ -391,6 +397,8 @@ async def _cut(state: State, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]
     async for chunk in body:
         if left is not None and len(chunk) >= left:
             yield chunk[:left]
+            if state.quietly:
+                return
             raise _CutConnection
         left = None if left is None else left - len(chunk)
         yield chunk

@@ -15,7 +15,11 @@ class Yard:
 
     def __call__(self, *arguments: str, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            [*COMMAND, *arguments], input=stdin, capture_output=True, timeout=30, env={**self.environment, **environment}
+            [*COMMAND, *arguments],
+            input=stdin,
+            capture_output=True,
+            timeout=30,
+            env={**self.environment, **environment},
         )
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:

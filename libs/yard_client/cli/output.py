@@ -15,6 +15,7 @@ import typer
 
 from yard_domain.quantities import format_seconds
 
+NARROWEST_LAST_COLUMN = 20
 STATE_STYLES = {
     "running": "green",
     "succeeded": "green",
@@ -104,19 +105,22 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, ind
 
 
 def table_text(columns: Sequence[str], rows: Iterable[Sequence[object]], *, indent: int = 0) -> str:
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     terminal = sys.stdout.isatty()
+    cells = [[printable(_cell(value)) for value in row] for row in rows]
     table = Table(box=None, pad_edge=False, show_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for number, column in enumerate(columns):
-        last = number == len(columns) - 1
-        table.add_column(column, no_wrap=not last, overflow="fold")
-    for row in rows:
-        cells = [printable(_cell(value)) for value in row]
-        table.add_row(*(Text(cell, style=STATE_STYLES.get(cell, "")) for cell in cells))
-    width = max(40, shutil.get_terminal_size().columns - indent) if terminal else 100_000
+        table.add_column(column, no_wrap=number < len(columns) - 1, overflow="fold")
+    for row in cells:
+        table.add_row(*(Text(cell, style=STATE_STYLES.get(cell, "")) for cell in row))
+    # Only the last column may be folded; a terminal too narrow for the others wraps lines by itself.
+    others = sum(max(cell_len(text) for text in column) + 2 for column in list(zip(columns, *cells, strict=True))[:-1])
+    width = shutil.get_terminal_size().columns - indent
+    width = width if terminal and width - others >= NARROWEST_LAST_COLUMN else 100_000
     console = Console(width=width, force_terminal=terminal, highlight=False, emoji=False, markup=False)
     with console.capture() as capture:
         console.print(table)

@@ -38,7 +38,7 @@ CREATE TABLE admission.jobs (
     "CREATE INDEX jobs_ended ON admission.jobs (ended_at) WHERE ended_at IS NOT NULL",
     """
 CREATE TABLE admission.nodes (
-    name text PRIMARY KEY, hardware text NOT NULL, schedulable boolean NOT NULL, at timestamptz NOT NULL
+    name text PRIMARY KEY, hardware text NOT NULL, schedulable boolean NOT NULL, log_offset bigint NOT NULL
 ) WITH (fillfactor = 50)""",
 )
 

@@ -60,7 +60,16 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "INV-4",
-        "a queue's usage equals the sum of its live claims, and a claim has a live attempt",
+        "a queue's usage equals the sum of its jobs' claims",
+        """
+        SELECT q.name, q.used_gpus, coalesce(sum(j.claimed_gpus), 0) AS claimed
+        FROM admission.queues q LEFT JOIN admission.jobs j ON j.queue = q.name AND j.claimed_gpus > 0
+        GROUP BY q.name HAVING q.used_gpus <> coalesce(sum(j.claimed_gpus), 0) ORDER BY 1
+        """,
+    ),
+    Check(
+        "INV-4",
+        "a claim has a live attempt",
         """
         SELECT j.job_id, j.state, j.claimed_gpus, p.state AS attempt_state
         FROM admission.jobs j LEFT JOIN placement.attempts p ON p.attempt_id = j.attempt_id

@@ -4,14 +4,15 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
-from yard_domain.names import NAME_RULE, is_name
+from yard_domain.names import is_name
 from yard_domain.states import TERMINAL_JOB_STATES, JobState
 from yard_events.job_document import JobDocument
 from yard_events.types import CancelJob
 from yard_gateway import read_model
 from yard_gateway.api.described import JOB, JOB_PAGE, SUBMIT_BODY, SUBMIT_PARAMETERS, answers
+from yard_gateway.api.parameters import Name, Parameters
 from yard_gateway.api.parts import AllParts, Caller, Parts, parts_of, visible_job
 from yard_gateway.principals import Principal, Role
 from yard_gateway.read_model import JobFilter
@@ -61,9 +62,7 @@ async def _accepted_response(
 ) -> Response:
     location = {"Location": f"/v1/jobs/{accepted.job_id}"}
     if accepted.submitted_at is not None:
-        content = read_model.new_job_json(
-            accepted.job_id, document, canonical, principal.name, accepted.submitted_at
-        )
+        content = read_model.new_job_json(accepted.job_id, document, canonical, principal.name, accepted.submitted_at)
         return Response(content, 201, location, JSON)
     row = await visible_job(parts, principal, accepted.job_id)
     return Response(read_model.job_json(row, full=True), 200, location, JSON)
@@ -82,12 +81,6 @@ def _idempotency_key(request: Request) -> str | None:
             errors=[{"field": "Idempotency-Key", "message": _KEY_RULE}],
         )
     return key
-
-
-def _a_name(value: str) -> str:
-    if not is_name(value):
-        raise ValueError(f"must be {NAME_RULE}")
-    return value
 
 
 def _states(value: str) -> str:
@@ -110,21 +103,14 @@ def _cursor(value: str) -> str:
     return value
 
 
-Name = Annotated[str, AfterValidator(_a_name)]
-
-
-class _Parameters(BaseModel):
-    """An unknown parameter is refused: a misspelt filter must not look like an answer."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class JobListParameters(_Parameters):
+class JobListParameters(Parameters):
     project: Name | None = None
     queue: Name | None = None
     state: Annotated[str, AfterValidator(_states)] | None = Field(None, description="One or more, separated by commas.")
     name: Name | None = None
-    label: list[Annotated[str, AfterValidator(_label)]] = Field([], max_length=16, description="`key=value`; all match.")
+    label: list[Annotated[str, AfterValidator(_label)]] = Field(
+        [], max_length=16, description="`key=value`; all match."
+    )
     active: bool | None = Field(None, description="true: not ended; false: ended.")
     limit: int = Field(50, ge=1, le=500)
     cursor: Annotated[str, Field(max_length=64), AfterValidator(_cursor)] | None = None
@@ -182,7 +168,7 @@ async def cancel_job(parts: AllParts, principal: Caller, job_id: str) -> Respons
     return await _cancel(parts, principal, job_id)
 
 
-class WaitParameters(_Parameters):
+class WaitParameters(Parameters):
     timeout: float = Field(30.0, ge=0, le=86_400, description="Seconds; the gateway waits at most its own limit.")
 
 

@@ -1,22 +1,22 @@
 """Events and output: what is followed rather than read once."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any
 
 import httpx
 import structlog
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
-from pydantic import AfterValidator, Field
+from pydantic import Field
 from starlette.types import Receive, Scope, Send
 
 from yard_domain.errors import Retryable
-from yard_domain.names import JOB_ID
 from yard_domain.states import TERMINAL_JOB_STATES
 from yard_gateway import read_model
 from yard_gateway.agent_logs import OFFSET_HEADER, OpenLog
 from yard_gateway.api.described import EVENT_PAGE, EVENT_STREAM, OUTPUT, answers
-from yard_gateway.api.jobs import JSON, Name, _Parameters
+from yard_gateway.api.jobs import JSON
+from yard_gateway.api.parameters import MAX_SEQ, JobId, Name, Parameters
 from yard_gateway.api.parts import AllParts, Caller, Parts, visible_job
 from yard_gateway.feed import Feed, Watch
 from yard_gateway.principals import Principal
@@ -27,31 +27,47 @@ _log = structlog.get_logger("yard.gateway")
 
 router = APIRouter(tags=["events and output"])
 
-MAX_SEQ = 2**62
-"""A place among the followers is taken when the answer begins and given back when it ends, however it ends."""
-
 
 class _Followed(StreamingResponse):
-    """An answer that goes on: it holds one of the feed's places from its first byte to its end."""
+    """An answer that goes on: it holds one of the feed's places from its first byte to its end, however it ends.
+
+    `close` is called then. A source that breaks off breaks off the answer: it must not look complete.
+    """
 
     def __init__(
-        self, feed: Feed, job_id: str | None, body: Callable[[Watch], AsyncIterator[bytes]], **options: Any
+        self,
+        feed: Feed,
+        job_id: str | None,
+        body: Callable[[Watch], AsyncIterator[bytes]],
+        *,
+        close: Callable[[], Awaitable[None]] | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(iter(()), **options)
         self._feed = feed
         self._job_id = job_id
         self._body = body
+        self._close = close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             with self._feed.watch(self._job_id) as watch:
                 self.body_iterator = self._body(watch)
-                await super().__call__(scope, receive, send)
+                await self._send(scope, receive, send)
         except Problem as problem:
             await problem.response()(scope, receive, send)
+        finally:
+            if self._close is not None:
+                await self._close()
+
+    async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        except* httpx.TransportError as errors:
+            _log.warning("output broke off", job_id=self._job_id, error=str(errors.exceptions[0]))
 
 
-class JobEventsParameters(_Parameters):
+class JobEventsParameters(Parameters):
     after: int = Field(0, ge=0, le=MAX_SEQ, description="Only events with a larger seq.")
     limit: int = Field(200, ge=1, le=1000)
 
@@ -65,24 +81,18 @@ async def job_events(
     parts: AllParts, principal: Caller, job_id: str, query: Annotated[JobEventsParameters, Query()]
 ) -> Response:
     await visible_job(parts, principal, job_id)
-    page = await read_model.read_events(
-        parts.reads, EventFilter(job_id=job_id), after=query.after, limit=query.limit
-    )
+    page = await read_model.read_events(parts.reads, EventFilter(job_id=job_id), after=query.after, limit=query.limit)
     content = b'{"items":[' + b",".join(read_model.event_json(row) for row in page.events) + b"]}"
     return Response(content, media_type=JSON)
 
 
-def _a_job_id(value: str) -> str:
-    if JOB_ID.fullmatch(value) is None:
-        raise ValueError("must be a job's id, such as job-01jq3z8m4v6t0c9r2x5n7w1k3e")
-    return value
-
-
-class EventStreamParameters(_Parameters):
+class EventStreamParameters(Parameters):
     after: int | None = Field(None, ge=0, le=MAX_SEQ, description="Resume after this seq; `Last-Event-ID` goes first.")
     project: Name | None = None
-    job: Annotated[str, AfterValidator(_a_job_id)] | None = None
-    type: str | None = Field(None, max_length=512, description="One or more event types, separated by commas.")
+    job: JobId | None = None
+    type: str | None = Field(
+        None, max_length=512, pattern="^[a-z0-9._,]+$", description="One or more event types, separated by commas."
+    )
 
 
 @router.get(
@@ -103,7 +113,7 @@ async def follow_events(
         projects=principal.projects,
         project=query.project,
         job_id=query.job,
-        types=query.type.replace("\0", "").split(",") if query.type else (),
+        types=query.type.split(",") if query.type else (),
     )
     return _Followed(
         parts.feed,
@@ -121,7 +131,10 @@ async def _position(parts: Parts, request: Request, after: int | None) -> int:
         if not header.isdecimal() or not header.isascii() or int(header[:20]) > MAX_SEQ:
             message = "must be the id of an event"
             raise Problem(
-                422, "Invalid request", f"Last-Event-ID {message}.", errors=[{"field": "Last-Event-ID", "message": message}]
+                422,
+                "Invalid request",
+                f"Last-Event-ID {message}.",
+                errors=[{"field": "Last-Event-ID", "message": message}],
             )
         after = int(header)
     first, last = await read_model.event_bounds(parts.reads)
@@ -131,7 +144,7 @@ async def _position(parts: Parts, request: Request, after: int | None) -> int:
         raise Problem(
             410,
             "Gone",
-            f"Events after {after} cannot be resumed: kept are {first} to {last}. Read what you missed in the job list, "
+            f"Events after {after} cannot be resumed: kept are {first} to {last}. Read the state of your jobs, "
             f"then resume with after={last}.",
             first=first,
             last=last,
@@ -162,7 +175,7 @@ def _sse(row: Any) -> bytes:
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (row.seq, row.type.encode(), read_model.event_json(row))
 
 
-class LogParameters(_Parameters):
+class LogParameters(Parameters):
     task: int = Field(0, ge=0, le=1_000_000, description="Task rank.")
     attempt: int | None = Field(None, ge=1, le=1_000_000, description="Without it: the newest.")
     offset: int = Field(0, ge=0, le=MAX_SEQ, description="First byte.")
@@ -175,16 +188,15 @@ class LogParameters(_Parameters):
     response_class=StreamingResponse,
     responses=answers({200: OUTPUT}, 401, 404, 409, 422, 503),
 )
-async def logs(
-    parts: AllParts, principal: Caller, job_id: str, query: Annotated[LogParameters, Query()]
-) -> Response:
+async def logs(parts: AllParts, principal: Caller, job_id: str, query: Annotated[LogParameters, Query()]) -> Response:
     """Standard output and standard error as the task wrote them. While following a job that waits, the answer's headers
     come when the task starts."""
     log = await _open_log(parts, principal, job_id, query)
     return _Followed(
         parts.feed,
         job_id,
-        lambda watch: _passed_on(log, watch),
+        lambda _watch: log.chunks(),
+        close=log.close,
         media_type="application/octet-stream",
         headers={OFFSET_HEADER: str(log.offset)},
     )
@@ -228,8 +240,3 @@ async def _try_open(parts: Parts, row: Any, query: LogParameters) -> OpenLog | N
                 follow=query.follow,
             )
     return None
-
-
-async def _passed_on(log: OpenLog, watch: Watch) -> AsyncIterator[bytes]:
-    async for chunk in log.chunks():
-        yield chunk

@@ -1,6 +1,7 @@
 """Callers, idempotency keys, the read model of jobs, and the events people follow."""
 
 from alembic import op
+
 from yard_store.common_schema import create_common_tables
 
 revision = "0001"

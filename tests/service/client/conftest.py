@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from support.gateway_double import TOKEN, GatewayDouble, gateway_double
 from support.yard_command import Yard
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+
 from support.gateway_double import GatewayDouble
 from support.yard_command import Yard
 
@@ -87,7 +88,11 @@ def test_a_token_is_the_only_word_on_stdout(yard: Yard, gateway: GatewayDouble) 
 
 def test_me(yard: Yard) -> None:
     assert yard("me").stdout.decode() == "alice: submitter, projects: default\n"
-    assert json.loads(yard("me", "-o", "json").stdout) == {"name": "alice", "role": "submitter", "projects": ["default"]}
+    assert json.loads(yard("me", "-o", "json").stdout) == {
+        "name": "alice",
+        "role": "submitter",
+        "projects": ["default"],
+    }
 
 
 def test_usage_is_exact(yard: Yard, gateway: GatewayDouble) -> None:

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+
 from support.gateway_double import GatewayDouble
 from support.yard_command import Yard
 
@@ -24,7 +25,7 @@ def test_ps_shows_what_waits_and_runs(yard: Yard, gateway: GatewayDouble) -> Non
         [running, "r", "default", "default", "running"],
         [waiting, "w", "default", "default", "queued"],
     ]
-    assert rows[1][-8:] == "GPU quota is in use. 8 of 8 GPUs".split()[-8:]
+    assert rows[1][-8:] == ["GPU", "quota", "is", "in", "use.", "8", "of", "8", "GPUs"][-8:]
     assert [row[0] for row in lines(yard("ps", "-a").stdout)[1:]] == [ended, running, waiting]
 
 

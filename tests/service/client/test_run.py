@@ -5,6 +5,7 @@ import signal
 from typing import Any
 
 import pytest
+
 from support.gateway_double import GatewayDouble, end_job, start_job
 from support.yard_command import Yard
 
@@ -217,8 +218,10 @@ def test_a_restart_of_the_gateway_loses_no_byte(yard: Yard, gateway: GatewayDoub
     assert (process.returncode, out) == (0, ALL_BYTES)
 
 
-def test_streams_that_break_go_on_at_the_next_byte(yard: Yard, gateway: GatewayDouble) -> None:
-    gateway.state.cuts = [10, 1500, 0, 3]
+@pytest.mark.parametrize("quietly", [False, True])
+def test_streams_that_break_go_on_at_the_next_byte(yard: Yard, gateway: GatewayDouble, quietly: bool) -> None:
+    gateway.state.quietly = quietly
+    gateway.state.cuts = [10, 1500, 3]
 
     def on_submit(job: dict[str, Any]) -> None:
         start_job(gateway.state, job["id"])

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from support.gateway_double import TOKEN, GatewayDouble
 from support.yard_command import COMMAND, Yard
 from yard_runtime.http import Problem
@@ -125,7 +126,9 @@ def test_every_help_has_examples(unconfigured: Yard, command: str) -> None:
     assert f"yard {' '.join(leaf)}" in result.stdout.decode()
 
 
-@pytest.mark.parametrize("arguments", [["nope"], ["ps", "--nope"], ["ps", "-o", "xml"], ["run"], ["submit", "/no/file"]])
+@pytest.mark.parametrize(
+    "arguments", [["nope"], ["ps", "--nope"], ["ps", "-o", "xml"], ["run"], ["submit", "/no/file"]]
+)
 def test_usage_errors(yard: Yard, arguments: list[str]) -> None:
     result = yard(*arguments)
     assert (result.returncode, result.stdout) == (2, b"")

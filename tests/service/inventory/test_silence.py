@@ -120,13 +120,13 @@ async def test_one_timer_for_a_cluster_of_any_size(inventory: Inventory):
     assert await inventory.due_in() == 15
 
 
-async def test_a_look_that_changes_nothing_sets_no_timer(inventory: Inventory):
-    """Setting one wakes the cycle, so it would run for ever."""
+async def test_a_frozen_cluster_waits_for_a_contact_and_for_no_timer(inventory: Inventory):
     await inventory.register("n1", "n2")
-    woken: list[str] = []
-    inventory.store.on_dirty(woken.append)
-    await inventory.look_at(1)
-    assert woken == []
+    await inventory.wait_looking(20)
+    assert await inventory.due_in() is None
+    await inventory.hear("n2")
+    await inventory.look()
+    assert await inventory.due_in() == 15
 
 
 async def test_many_transitions_are_made_in_bounded_steps(runtime: Runtime):
