@@ -183,7 +183,7 @@ _QUEUES_WANTED = sa.text(
 
 # Of each queue the candidates, in order, up to and with the first that the quota has no room for. Jobs larger than the
 # whole quota take no room: they are on their way out of the order.
-_WINDOW = (
+CANDIDATES = (
     sa.text(
         f"SELECT {_JOB_COLUMNS}, j.work FROM ("  # noqa: S608 - as above
         "  SELECT c.*, q.gpu_quota, q.used_gpus, "
@@ -210,7 +210,7 @@ async def queues_wanting_attention(connection: AsyncConnection, now: datetime, l
 
 async def candidates(connection: AsyncConnection, queues: Sequence[Queue], limit: int) -> dict[str, list[Loaded]]:
     """Per queue at most `limit` candidates in order, the last being the first that does not fit, if there is one."""
-    found = await connection.execute(_WINDOW, {"queues": [queue.name for queue in queues], "limit": limit})
+    found = await connection.execute(CANDIDATES, {"queues": [queue.name for queue in queues], "limit": limit})
     result: dict[str, list[Loaded]] = {queue.name: [] for queue in queues}
     for row in found.mappings():
         result[row["queue"]].append(_loaded(row, row["work"]))

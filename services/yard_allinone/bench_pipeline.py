@@ -74,14 +74,16 @@ async def _measure(options: PipelineOptions, console: Console) -> dict[str, Any]
         extra.append((PROFILE_VARIABLE, str(options.profile.resolve())))
     up = UpOptions(http=free_address(), nodes=_NODES, devices=_DEVICES, executor="simulated", extra_env=tuple(extra))
     async with running_installation(up) as running:
-        at_rest = running.memory_mib()
-        async with _connected(running) as (client, engine, endings):
-            idle = await _idle_part(client, endings, options.idle_jobs)
-            busy, peak = await _busy_part(client, endings, running, options, console)
-            starts = await _start_times(engine)
-            events = await _events_per_topic(engine)
-        if running.died:
-            print("\n".join(running.died), file=sys.stderr)
+        try:
+            at_rest = running.memory_mib()
+            async with _connected(running) as (client, engine, endings):
+                idle = await _idle_part(client, endings, options.idle_jobs)
+                busy, peak = await _busy_part(client, endings, running, options, console)
+                starts = await _start_times(engine)
+                events = await _events_per_topic(engine)
+        finally:
+            if running.died:
+                print("\n".join(running.died), file=sys.stderr)
     return _report(options, idle, busy, starts, events, at_rest, peak, len(running.died))
 
 

@@ -17,14 +17,11 @@ _SHOWN = 20
 
 
 class Directory:
-    """`ask_again_seconds`: how long an answer of admission's stands for names that it does not have."""
+    """What is known, and the asking. Names are only ever added."""
 
-    def __init__(
-        self, upstreams: Upstreams, *, monotonic: Callable[[], float], ask_again_seconds: float = 0.25
-    ) -> None:
+    def __init__(self, upstreams: Upstreams, *, monotonic: Callable[[], float]) -> None:
         self._upstreams = upstreams
         self._monotonic = monotonic
-        self._ask_again_seconds = ask_again_seconds
         self._known: dict[str, set[str]] = {"queues": set(), "projects": set()}
         self._asked: dict[str, float] = {}
         self._asking = {"queues": asyncio.Lock(), "projects": asyncio.Lock()}
@@ -58,11 +55,11 @@ class Directory:
             raise Problem(422, "Invalid request", f"{field}: {message}", errors=[{"field": field, "message": message}])
 
     async def _ask(self, kind: str) -> None:
-        """One question at a time; who waited for it uses its answer."""
+        """One question at a time; who came before it was asked uses its answer."""
         arrived = self._monotonic()
         async with self._asking[kind]:
             asked = self._asked.get(kind)
-            if asked is not None and (asked >= arrived or self._monotonic() - asked < self._ask_again_seconds):
+            if asked is not None and asked >= arrived:
                 return
             began = self._monotonic()
             answer = await self._upstreams.call(ADMISSION, "GET", f"/{kind}")

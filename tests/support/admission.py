@@ -12,10 +12,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
+
+from support.log import events_of
 from yard_admission import app, repository
 from yard_admission.outbox import SCOPE
 from yard_admission.settings import AdmissionSettings
-from yard_admission.tables import SCHEMA
 from yard_bus.consumer import Received, receive
 from yard_bus.protocol import PartitionRef, Record
 from yard_domain.states import Outcome
@@ -24,8 +25,6 @@ from yard_events.base import EventModel, wrap
 from yard_events.job_document import JobDocument
 from yard_runtime.service import EventService, Runtime
 from yard_store.unit_of_work import Store
-
-from support.log import events_of
 
 START = datetime(2025, 1, 1, 12, tzinfo=UTC)
 TOPICS_IN = (registry.JOBS_REQUESTS, registry.PLACEMENT_DECISIONS, registry.INVENTORY_STATE)
@@ -330,20 +329,17 @@ class Desk:
 
     async def everything(self) -> tuple[Any, ...]:
         """All of admission's tables and how much it has said: equal before and after what must change nothing."""
-        names = [
-            row["tablename"] for row in await self.rows(f"SELECT tablename FROM pg_tables WHERE schemaname='{SCHEMA}'")
-        ]
         tables = {
-            name: sorted((str(row) for row in await self.rows(f"SELECT * FROM admission.{name}")))
-            for name in names
-            if name != "ownership"
+            "queues": await self.rows(
+                "SELECT name, gpu_quota, used_gpus, attention FROM admission.queues ORDER BY name"
+            ),
+            "jobs": await self.rows("SELECT * FROM admission.jobs ORDER BY job_id"),
+            "timers": await self.rows("SELECT kind, key, due_at FROM admission.timers ORDER BY kind, key"),
+            "nodes": await self.rows("SELECT * FROM admission.nodes ORDER BY name"),
+            "projects": await self.rows("SELECT * FROM admission.projects ORDER BY name"),
         }
-        for row_set in ("queues",):
-            tables[row_set] = sorted(
-                str(r) for r in await self.rows("SELECT name, gpu_quota, used_gpus, attention FROM admission.queues")
-            )
-        said = [
-            len(await events_of(self.runtime, topic))
-            for topic in (registry.JOBS_EVENTS, registry.PLACEMENT_REQUESTS, registry.QUEUES_STATE)
-        ]
+        said = await self.rows(
+            "SELECT t.name, count(*) FROM yard_bus.log JOIN yard_bus.topic t USING (topic_id) "
+            f"WHERE t.name NOT IN {TOPICS_IN} GROUP BY t.name ORDER BY t.name"
+        )
         return tables, said

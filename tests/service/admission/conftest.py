@@ -1,6 +1,7 @@
 """A desk at admission, on a fresh database."""
 
 import pytest
+
 from support.admission import Desk
 from yard_runtime.service import Runtime
 

@@ -3,14 +3,14 @@
 from typing import Any
 
 import pytest
+
 from support.admission import Desk
+from support.log import events_of
 from yard_admission.api import define_queue
 from yard_admission.settings import AdmissionSettings
 from yard_events import registry
 from yard_events.types import JobFact, JobQueued, PlaceAttempt, QueueState
 from yard_runtime.service import Runtime
-
-from support.log import events_of
 
 
 async def resize(desk: Desk, name: str, quota: int) -> None:
@@ -180,50 +180,3 @@ async def test_a_submission_into_nothing_fails(desk: Desk, spec: dict[str, str],
     failed = (await desk.facts(JobFact))[0]
     assert (failed.state, failed.reason, failed.detail) == ("failed", "invalid_request", detail)
     assert await desk.asked() == []
-
-
-async def test_ten_thousand_waiting_cost_a_cycle_no_more_than_its_window(desk: Desk) -> None:
-    """The plan of the candidates' query: an index scan per queue, never all jobs."""
-    await desk.submit("a", gpus=4)
-    await desk.rows("SELECT 1")
-    async with desk.store.unit_of_work() as uow:
-        columns = [
-            r["column_name"]
-            for r in await desk.rows(
-                "SELECT column_name FROM information_schema.columns WHERE table_schema='admission' AND table_name='jobs'"
-            )
-        ]
-        values = ", ".join(
-            {
-                "job_id": "'job-' || n",
-                "state": "'queued'",
-                "waiting": "true",
-                "placed": "false",
-                "claimed_gpus": "0",
-                "attempt_id": "NULL",
-                "decided_at": "NULL",
-                "place_no": "0",
-                "reason": "'quota'",
-                "submitted_at": "submitted_at + n * interval '1 second'",
-            }.get(column, column)
-            for column in columns
-        )
-        from sqlalchemy import text
-
-        await uow.connection.execute(
-            text(
-                f"INSERT INTO admission.jobs ({', '.join(columns)}) SELECT {values} "
-                "FROM admission.jobs, generate_series(1, 10000) n WHERE job_id = 'job-a'"
-            )
-        )
-    await desk.rows("ANALYZE admission.jobs")
-    async with desk.store.unit_of_work() as uow:
-        from yard_admission import repository
-
-        queue = repository.Queue("default", 4, 4)
-        found = await repository.candidates(uow.connection, [queue], 300)
-        assert [loaded.job.job_id for loaded in found["default"]] == ["job-1"]
-        sql = repository._WINDOW.text.replace(":limit", "300").replace(":queues", "ARRAY['default']")
-        plan = "\n".join(row[0] for row in await uow.connection.execute(text(f"EXPLAIN {sql}")))
-    assert "jobs_waiting" in plan
-    assert "Seq Scan on jobs" not in plan
