@@ -30,7 +30,8 @@ def configure_logs(*, level: str = "INFO", json_lines: bool | None = None) -> No
     renderer: list[Any] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
         if as_json
-        else [structlog.dev.ConsoleRenderer(colors=True)]
+        # Plain tracebacks: the coloured ones print local variables, and with them secrets.
+        else [structlog.dev.ConsoleRenderer(colors=True, exception_formatter=structlog.dev.plain_traceback)]
     )
     structlog.configure(
         processors=[*shared, *renderer],

@@ -3,10 +3,9 @@
 import os
 import signal
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
-
-import psutil
 
 from yard_agent.keeper_admin import connect, keeper_sockets
 from yard_allinone.installation import Installation, default_data_dir
@@ -39,17 +38,21 @@ def main(data_dir: Path | None, grace_seconds: float) -> int:
 
 
 def _end_supervisor(installation: Installation) -> None:
-    """Ask the `yard up` that holds the folder to stop, and wait until it has."""
-    try:
-        with InstanceLock(installation.lock):
-            return
-    except InstanceRunning as running:
-        if running.pid is None:
-            raise
-        with suppress(psutil.NoSuchProcess, ProcessLookupError):
-            process = psutil.Process(running.pid)
-            os.kill(running.pid, signal.SIGTERM)
-            process.wait(_SUPERVISOR_LIMIT_SECONDS)
+    """Ask the `yard up` that holds the folder to stop, and wait until it has let go of it."""
+    asked = False
+    deadline = time.monotonic() + _SUPERVISOR_LIMIT_SECONDS
+    while True:
+        try:
+            with InstanceLock(installation.lock):
+                return
+        except InstanceRunning as running:
+            if running.pid is None or time.monotonic() > deadline:
+                raise
+            if not asked:
+                with suppress(ProcessLookupError):
+                    os.kill(running.pid, signal.SIGTERM)
+                asked = True
+            time.sleep(0.05)
 
 
 def end_idle_keepers(agents: Path) -> int:

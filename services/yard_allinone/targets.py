@@ -10,7 +10,6 @@ Build = Callable[[Runtime], Awaitable[Service]]
 
 async def _gateway(runtime: Runtime) -> Service:
     from yard_gateway.app import build
-
     from yard_gateway.settings import GatewaySettings
 
     return await build(GatewaySettings(), runtime)
@@ -25,7 +24,6 @@ async def _inventory(runtime: Runtime) -> Service:
 
 async def _admission(runtime: Runtime) -> Service:
     from yard_admission.app import build
-
     from yard_admission.settings import AdmissionSettings
 
     return await build(AdmissionSettings(), runtime)

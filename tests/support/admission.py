@@ -329,10 +329,9 @@ class Desk:
 
     async def everything(self) -> tuple[Any, ...]:
         """All of admission's tables and how much it has said: equal before and after what must change nothing."""
+        queues = "SELECT name, gpu_quota, used_gpus, attention FROM admission.queues ORDER BY name"
         tables = {
-            "queues": await self.rows(
-                "SELECT name, gpu_quota, used_gpus, attention FROM admission.queues ORDER BY name"
-            ),
+            "queues": await self.rows(queues),
             "jobs": await self.rows("SELECT * FROM admission.jobs ORDER BY job_id"),
             "timers": await self.rows("SELECT kind, key, due_at FROM admission.timers ORDER BY kind, key"),
             "nodes": await self.rows("SELECT * FROM admission.nodes ORDER BY name"),

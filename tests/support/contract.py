@@ -186,20 +186,20 @@ async def consuming(
         await asyncio.wait([task])
 
 
-async def ended_by(task: asyncio.Task[None]) -> list[type[BaseException]]:
+async def ended_by(task: asyncio.Task[None]) -> set[type[BaseException]]:
     """The kinds of errors that end a consumer, out of their groups."""
     async with asyncio.timeout(20):
         await asyncio.wait([task])
     error = task.exception()
     assert error is not None, "it ended without an error"
-    kinds: list[type[BaseException]] = []
+    kinds: set[type[BaseException]] = set()
     frontier: list[BaseException] = [error]
     while frontier:
         one = frontier.pop()
         if isinstance(one, BaseExceptionGroup):
             frontier += one.exceptions
         else:
-            kinds.append(type(one))
+            kinds.add(type(one))
     return kinds
 
 

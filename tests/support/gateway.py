@@ -285,7 +285,10 @@ def fact(kind: str, job_id: str, **fields: Any) -> JobFact:
     if kind == "starting":
         values["tasks"] = [place(job_id, attempt, agent_url)]
     if kind == "succeeded":
-        values |= {"exit_code": 0, "tasks": [TaskEnd(task_rank=0, outcome="succeeded", reason="exit_code", exit_code=0)]}
+        values |= {
+            "exit_code": 0,
+            "tasks": [TaskEnd(task_rank=0, outcome="succeeded", reason="exit_code", exit_code=0)],
+        }
     return _KINDS[kind](**values)
 
 

@@ -175,7 +175,7 @@ class Installation:
         return done
 
     def json(self, *arguments: str) -> Any:
-        return json.loads(self.yard(*arguments, "-o", "json").stdout)
+        return json.loads(self.yard(arguments[0], "-o", "json", *arguments[1:]).stdout)
 
     def token(self) -> str:
         return (self.data / "secrets" / "admin.token").read_text().strip()

@@ -44,7 +44,7 @@ async def test_a_double_after_a_restart_has_no_second_effect(
 
 async def test_each_producer_counts_for_itself(bus_harness: BusHarness, store: Store) -> None:
     bus = bus_harness.first.bus
-    await bus.publish(sent(10) + [event(1, source="agent/two", seq=1), event(2, source="agent/two", seq=2)])
+    await bus.publish([*sent(10), event(1, source="agent/two", seq=1), event(2, source="agent/two", seq=2)])
     recorder = Recorder()
     async with consuming(store, bus, {ONE.name: recorder}):
         await recorder.until(2)

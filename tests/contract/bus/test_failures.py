@@ -1,4 +1,4 @@
-"""Handlers that fail and records that cannot be read: order is kept, nothing is dropped silently, nothing waits in vain."""
+"""Handlers that fail and records that cannot be read: order is kept and nothing is dropped silently."""
 
 from collections import Counter
 

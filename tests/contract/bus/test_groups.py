@@ -123,4 +123,4 @@ async def test_a_consumer_whose_session_is_over_ends_with_retryable(bus_harness:
         await bus_harness.first.bus.publish([event(0)])
         await recorder.until(0)
         await bus_harness.end_sessions()
-        assert await ended_by(task) == [Retryable]
+        assert await ended_by(task) == {Retryable}

@@ -1,6 +1,7 @@
 """Where a consumer goes on: state, outgoing events and offset are one, whatever dies and whenever."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
@@ -21,6 +22,7 @@ from support.contract import (
     until,
 )
 from support.severing_proxy import Sever
+from support.virtual_clock import VirtualClock
 from yard_bus.consumer import Consumer
 from yard_domain.errors import Fenced, Retryable
 from yard_runtime.service import EventService
@@ -92,7 +94,7 @@ async def test_a_crash_after_the_commit_repeats_nothing(
 async def test_a_second_consumer_at_the_old_position_is_fenced_and_its_effects_are_rolled_back(
     bus_harness: BusHarness, store: Store, second_store: Store, already_consumed: int
 ) -> None:
-    """Two consumers that both believe to be the one: readers of no group stand for a group that failed to keep order."""
+    """Two that both believe to be the one: readers of no group stand for a group that failed to keep order."""
     bus = bus_harness.first.bus
     await bus.publish([event(n) for n in range(already_consumed)])
     if already_consumed:
@@ -105,17 +107,19 @@ async def test_a_second_consumer_at_the_old_position_is_fenced_and_its_effects_a
         in_handler.set()
         await may_go_on.wait()
 
-    slow, zombie = Recorder(waits), Recorder()
-    async with consuming(store, bus, {ONE.name: slow}, group=None) as (_, winner):
-        async with consuming(second_store, bus_harness.second.bus, {ONE.name: zombie}, group=None) as (_, loser):
-            await bus.publish([event(5)])
-            # Whoever was first holds the offset's row; the other one waits for it and then finds it moved.
-            await in_handler.wait() if not zombie.committed else None
-            may_go_on.set()
-            await asyncio.wait([winner, loser], return_when=asyncio.FIRST_COMPLETED, timeout=20)
-            fenced = winner if winner.done() else loser
-            assert await ended_by(fenced) == [Fenced]
-            await until(lambda: 5 in slow.committed + zombie.committed, "the other one commits")
+    slow, quick = Recorder(waits), Recorder()
+    async with (
+        consuming(store, bus, {ONE.name: slow}, group=None) as (_, one),
+        consuming(second_store, bus_harness.second.bus, {ONE.name: quick}, group=None) as (_, two),
+    ):
+        # The first one to move the offset holds its row; the other one waits for that and then finds it moved.
+        await bus.publish([event(5)])
+        await until(lambda: in_handler.is_set() or 5 in quick.committed, "one of them is at it")
+        may_go_on.set()
+        async with asyncio.timeout(20):
+            await asyncio.wait([one, two], return_when=asyncio.FIRST_COMPLETED)
+        assert await ended_by(one if one.done() else two) == {Fenced}
+        await until(lambda: 5 in slow.committed + quick.committed, "the other one commits")
     assert [n for _, n in await effects(store)] == [*range(already_consumed), 5]
     assert await answers(bus, already_consumed + 1) == [*range(already_consumed), 5]
 
@@ -123,32 +127,29 @@ async def test_a_second_consumer_at_the_old_position_is_fenced_and_its_effects_a
 async def test_a_consumer_that_retries_does_not_adopt_the_position_of_another(
     bus_harness: BusHarness, store: Store, second_store: Store
 ) -> None:
-    """It would do the other one's events again, in the batch that it still holds."""
-    bus = bus_harness.first.bus
-    await bus.publish([event(n) for n in range(4)])
-    failed, overtaken = asyncio.Event(), asyncio.Event()
+    """It would do the other one's events again: they are in the batch that it still holds."""
+    clock = VirtualClock()
+    await bus_harness.first.bus.publish([event(n) for n in range(4)])
+    failed: list[int] = []
 
-    async def fails_once(_n: int, _uow: UnitOfWork) -> None:
-        if not failed.is_set():
-            failed.set()
+    def fails_once(n: int, _uow: UnitOfWork) -> None:
+        if not failed:
+            failed.append(n)
             raise Retryable("not now")
-        await overtaken.wait()
 
-    zombie, other = Recorder(fails_once), Recorder()
-    async with consuming(second_store, bus_harness.second.bus, {ONE.name: other}, group=None, limit=2) as (_, running):
-        await other.until(3)
-        running.cancel()
-    async with second_store.unit_of_work() as uow:
-        await uow.connection.execute(sa.delete(TABLES.offsets))
-        await uow.connection.execute(sa.text("TRUNCATE contract.effects"))
-    # The zombie holds a batch of all four; meanwhile the other one consumes the first two.
-    async with consuming(store, bus, {ONE.name: zombie}, group=None) as (_, task):
-        await failed.wait()
-        ref_offset = await store.offsets([ONE.name])
-        assert ref_offset == {}
-        overtaken.set()
-        await until(lambda: bool(zombie.committed) or task.done(), "the zombie goes on or ends")
-    assert [n for _, n in await effects(store)] == [0, 1, 2, 3]
+    async def stops_at_two(n: int, _uow: UnitOfWork) -> None:
+        if n == 2:
+            await asyncio.Event().wait()
+
+    zombie, other = Recorder(fails_once), Recorder(stops_at_two)
+    behind_the_times = replace(bus_harness.first, clock=clock).store(TABLES, "contract")
+    async with consuming(behind_the_times, bus_harness.first.bus, {ONE.name: zombie}, group=None) as (_, task):
+        await clock.someone_sleeps()  # it holds all four events and will try again
+        async with consuming(second_store, bus_harness.second.bus, {ONE.name: other}, group=None, limit=2):
+            await other.until(0, 1)
+        clock.advance(60)
+        assert await ended_by(task) == {Fenced}
+    assert [n for _, n in await effects(store)] == [0, 1]
 
 
 @pytest.mark.parametrize("how", list(Sever), ids=lambda how: how.name.lower())
@@ -188,7 +189,7 @@ async def test_an_unknown_outcome_ends_the_consumer_so_that_memory_is_rebuilt(
         behind = await contract_store(runtime)
         async with consuming(behind, bus_harness.first.bus, {ONE.name: recorder}) as (_, task):
             await bus_harness.first.bus.publish([event(0)])
-            assert await ended_by(task) == [OutcomeUnknown]
+            assert await ended_by(task) == {OutcomeUnknown}
     assert recorder.committed == [], "nobody may act on a commit that nobody confirmed"
 
 
@@ -214,13 +215,16 @@ async def test_a_connection_lost_before_the_commit_is_tried_again_in_place(
     assert await answers(bus, 2) == [0, 1]
 
 
-async def test_dead_connections_of_the_pool_do_not_stop_a_consumer(bus_harness: BusHarness, store: Store) -> None:
-    bus = bus_harness.first.bus
+async def test_dead_connections_of_the_pool_do_not_stop_a_consumer(
+    bus_harness: BusHarness, store: Store, second_store: Store
+) -> None:
     recorder = Recorder()
-    service = EventService("contract", store, bus, "test", {ONE.name: recorder}, backoff_first_seconds=0.001)
+    service = EventService(
+        "contract", store, bus_harness.first.bus, "test", {ONE.name: recorder}, backoff_first_seconds=0.001
+    )
     task = asyncio.create_task(service.run(lambda: None))
     for n in range(5):
-        await bus.publish([event(n)])
+        await bus_harness.second.bus.publish([event(n)])
         await recorder.until(n)
         async with bus_harness.second.engine.connect() as connection:
             await connection.execute(
@@ -229,19 +233,11 @@ async def test_dead_connections_of_the_pool_do_not_stop_a_consumer(bus_harness: 
                     "WHERE application_name = 'tests' AND datname = current_database()"
                 )
             )
-        await until(lambda: _publishes(bus_harness), "the pool has recovered")
-    await recorder.until(*range(5))
+    await bus_harness.second.bus.publish([event(5)])
+    await recorder.until(5)
     task.cancel()
     await asyncio.wait([task])
-    assert [n for _, n in await effects(store)] == list(range(5))
-
-
-async def _publishes(harness: BusHarness) -> bool:
-    try:
-        await harness.first.bus.publish([event(1, topic=MANY.name)])
-    except Retryable:
-        return False
-    return True
+    assert [n for _, n in await effects(second_store)] == list(range(6))
 
 
 async def _offset_beyond(harness: BusHarness, store: Store) -> None:
@@ -299,7 +295,7 @@ async def test_a_topic_deleted_under_a_running_consumer_stops_its_partition(
         await bus.publish([event(9, topic=MANY.name)])
         await recorder.until(9)
         await bus_harness.end_sessions()
-        assert await ended_by(task) == [Retryable]
+        assert await ended_by(task) == {Retryable}
     assert consumer.stopped == {}, "nobody woke the partition, so it had not looked yet"
     async with consuming(store, bus, {ONE.name: recorder, MANY.name: recorder}) as (consumer, task):
         await until(lambda: consumer.stopped, "the other incarnation is noticed")

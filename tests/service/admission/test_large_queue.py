@@ -35,7 +35,7 @@ async def test_candidates_are_read_from_the_index_and_only_as_far_as_the_quota_r
         await uow.connection.execute(sa.text("ANALYZE admission.jobs"))
     async with desk.store.unit_of_work() as uow:
         found = await repository.candidates(uow.connection, [Queue("default", 4, 0)], limit=300)
-        sql = repository.CANDIDATES.text.replace(":limit", "300").replace(":queues", "ARRAY['default']")
+        sql = str(repository.CANDIDATES).replace(":limit", "300").replace(":queues", "ARRAY['default']")
         plan = "\n".join(row[0] for row in await uow.connection.execute(sa.text(f"EXPLAIN {sql}")))
     assert [loaded.job.job_id for loaded in found["default"]] == [f"job-{number:05}" for number in (2, 5, 8, 11, 14)]
     assert "jobs_waiting" in plan

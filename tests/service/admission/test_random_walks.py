@@ -8,6 +8,7 @@ an end when everybody is done (INV-5), with all quota given back (INV-4).
 import random
 import secrets
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -146,13 +147,13 @@ async def test_walks(desk: Desk, seed: int) -> None:
         else:
             await desk.node(f"n{choice.randint(1, 2)}", generation=choice.randint(1, 3))
         await deliver_again(desk, choice)
-    await finish(desk, pool)
+    await finish(desk, pool, walk)
     await look_back(desk, names)
 
 
-async def finish(desk: Desk, pool: RandomPool) -> None:
+async def finish(desk: Desk, pool: RandomPool, walk: str) -> None:
     """The fleet grows, the pool grants everything: until nothing is left but jobs larger than the whole quota."""
-    await desk.node("big", generation=random.randint(4, 10**9))
+    await desk.node(f"node-{walk}")
     for _ in range(500):
         if not await pool.step(TO_THE_END):
             break
@@ -169,4 +170,4 @@ async def look_back(desk: Desk, names: list[str]) -> None:
         states = [JobState(fact.state) for fact in facts if fact.job_id == f"job-{name}"]
         assert states[0] is JobState.QUEUED
         assert states[-1].terminal
-        assert all(may_become(old, new) for old, new in zip(states, states[1:], strict=False)), states
+        assert all(may_become(old, new) for old, new in pairwise(states)), states

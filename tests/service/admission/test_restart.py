@@ -57,20 +57,19 @@ def submission(number: int) -> SubmitJob:
     )
 
 
-async def run_some(runtime: Runtime, done: int, until: int, loop_deadline: asyncio.Timeout | None = None) -> int:
+async def run_some(runtime: Runtime, done: int, until: int) -> int:
     """Grant, start and end what admission places, one after the other, until `until` jobs have been."""
     while done < until:
         for place in (await placed(runtime, done))[done:until]:
             time = START + timedelta(seconds=done)
             micro = timedelta(microseconds=1)
+            end = {"outcome": "succeeded", "reason": "exit_code", "exit_code": 0}
             await publish(
                 runtime,
                 [
                     decided(AttemptGranted, place, time),
                     decided(AttemptStarted, place, time + micro),
-                    decided(
-                        AttemptExited, place, time + 2 * micro, outcome="succeeded", reason="exit_code", exit_code=0
-                    ),
+                    decided(AttemptExited, place, time + 2 * micro, **end),
                 ],
                 time,
             )
@@ -82,8 +81,8 @@ async def ended(runtime: Runtime) -> list[str]:
     return [e.job_id for e in await events_of(runtime, registry.JOBS_EVENTS) if isinstance(e, JobSucceeded)]
 
 
-async def test_stopped_and_started_in_the_middle(runtime: Runtime, loop_deadline: asyncio.Timeout) -> None:
-    async with loop_deadline:
+async def test_stopped_and_started_in_the_middle(runtime: Runtime) -> None:
+    async with asyncio.timeout(30):
         async with serving(runtime):
             await publish(runtime, [submission(number) for number in range(JOBS // 2)], START)
             done = await run_some(runtime, 0, 11)

@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from support.gateway import Gateway, running_gateway
 
+from support.gateway import Gateway, running_gateway
 from yard_runtime.service import Runtime
 
 

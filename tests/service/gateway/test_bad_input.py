@@ -7,9 +7,9 @@ import json
 from typing import Any
 
 from sqlalchemy import text
+
 from support.gateway import ADMIN_TOKEN, Gateway, document, fields_of, raw_exchange
 from support.log import events_of
-
 from yard_events.registry import JOBS_REQUESTS
 
 JSON = "application/json"
@@ -64,7 +64,7 @@ FIELDS: dict[str, tuple[bytes, str]] = {
     "attempts: zero": (but(retry={"max_attempts": 0}), "retry.max_attempts"),
     "command: text": (with_run(command="true"), "run.command"),
     "command: empty": (with_run(command=[]), "run.command"),
-    "command: no program": (with_run(command=[""]), "run"),
+    "command: no program": (with_run(command=[""]), "run.command"),
     "command: a number": (with_run(command=["sleep", 1]), "run.command.1"),
     "env: a number": (with_run(env={"EPOCHS": 3}), "run.env.EPOCHS"),
     "env: reserved": (with_run(env={"YARD_JOB_ID": "x"}), "run.env.YARD_JOB_ID.[key]"),
@@ -109,7 +109,7 @@ DOCUMENTS: dict[str, tuple[str, bytes]] = {
     "yaml: alias": (YAML, b"name: *n\n"),
     "yaml: billion laughs": (
         YAML,
-        b"a: &a [x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\nd: [*c,*c,*c,*c]\n",
+        b"a: &a [x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\nd: [*c,*c]\n",
     ),
     "yaml: recursive": (YAML, b"&a [*a]"),
     "yaml: merge key": (YAML, b"<<: {name: train}\nrun: {command: ['true']}\n"),

@@ -4,9 +4,9 @@ import asyncio
 import hashlib
 
 from sqlalchemy import text
+
 from support.gateway import Gateway, document, fields_of, running_gateway
 from support.log import events_of
-
 from yard_events.job_document import JobDocument
 from yard_events.registry import JOBS_REQUESTS
 from yard_events.types import SubmitJob
@@ -66,9 +66,7 @@ async def test_a_key_belongs_to_its_caller(gateway: Gateway) -> None:
 
 async def test_fifty_identical_submissions_at_once_are_one_job(gateway: Gateway) -> None:
     key = {"idempotency-key": "same"}
-    answers = await asyncio.gather(
-        *(gateway.http.post("/v1/jobs", json=document(), headers=key) for _ in range(50))
-    )
+    answers = await asyncio.gather(*(gateway.http.post("/v1/jobs", json=document(), headers=key) for _ in range(50)))
 
     assert sorted(answer.status_code for answer in answers) == [200] * 49 + [201]
     assert len({answer.json()["id"] for answer in answers}) == 1
