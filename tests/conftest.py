@@ -10,12 +10,23 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+import structlog
+
 from yard_bus.postgres import PostgresBus
 from yard_events.registry import TOPICS
 from yard_runtime.clock import SystemClock, SystemIds
 from yard_runtime.service import Runtime
 from yard_store.embedded import EmbeddedPostgres, EmbeddedSettings
 from yard_store.engine import create_engine
+
+
+@pytest.fixture(autouse=True, scope="session")
+def plain_logs() -> Iterator[None]:
+    """Failing handlers are part of the tests; drawing boxes around their local variables would take seconds each."""
+    plain = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[structlog.processors.add_log_level, plain])
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")
@@ -73,6 +84,6 @@ async def second_runtime(runtime: Runtime, database: str) -> AsyncIterator[Runti
 
 
 @pytest.fixture
-def loop_deadline() -> Iterator[asyncio.Timeout]:
+def loop_deadline() -> asyncio.Timeout:
     """A bound on tests that await events, so that a missing event fails instead of hanging."""
-    yield asyncio.timeout(20)
+    return asyncio.timeout(20)

@@ -1,44 +1,41 @@
 """The agent's memory on disk: one SQLite file per node, with the agent as its only user.
 
 A batch of commands, what they caused and the bus position behind them are one transaction, so that after any crash
-the agent goes on from a state in which either all of it happened or none.
+the agent goes on from a state in which either all of it happened or none. Live allocations and unpublished events are
+kept in memory too; a transaction's changes to them are written when it ends, each row once.
 """
 
 import json
 import sqlite3
+from collections import deque
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from yard_agent.journal_schema import prepare
 from yard_domain.errors import Permanent, Retryable
 from yard_events.base import EventModel, wrap
 from yard_events.envelope import Envelope, from_headers
 from yard_events.types import TaskWork
 
-_SCHEMA_VERSION = 1
-_SCHEMA = """
-CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE positions (
-    topic TEXT, partition INTEGER, incarnation TEXT NOT NULL, next_offset INTEGER NOT NULL,
-    PRIMARY KEY (topic, partition)
-) WITHOUT ROWID;
--- AUTOINCREMENT: a number is never given again, not even after the rows of all published events are gone.
-CREATE TABLE spool (
-    publish_seq INTEGER PRIMARY KEY AUTOINCREMENT,
-    topic TEXT NOT NULL, key TEXT NOT NULL, headers TEXT NOT NULL, value BLOB NOT NULL
-);
-CREATE TABLE allocations (
-    allocation_id TEXT PRIMARY KEY, command_seq INTEGER NOT NULL, state TEXT NOT NULL, work TEXT,
-    master_addr TEXT, master_port INTEGER, emptied INTEGER NOT NULL DEFAULT 0, ended_at REAL
-) WITHOUT ROWID;
-CREATE INDEX allocations_live ON allocations (allocation_id) WHERE ended_at IS NULL OR emptied = 0;
-CREATE INDEX allocations_ended ON allocations (ended_at) WHERE ended_at IS NOT NULL AND emptied = 1;
-"""
-_COLUMNS = "allocation_id, command_seq, state, work, master_addr, master_port, emptied, ended_at"
+_COLUMNS = (
+    "allocation_id, command_seq, state, work, master_addr, master_port, emptied, ended_at, stop_reason,"
+    " stop_grace_seconds"
+)
+_UPSERT = (
+    f"INSERT INTO allocations ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"  # noqa: S608  a constant
+    " command_seq = excluded.command_seq, state = excluded.state, work = coalesce(excluded.work, work),"
+    " master_addr = excluded.master_addr, master_port = excluded.master_port, emptied = excluded.emptied,"
+    " ended_at = excluded.ended_at, stop_reason = excluded.stop_reason,"
+    " stop_grace_seconds = excluded.stop_grace_seconds"
+)
+_SPOOL = "INSERT INTO spool (publish_seq, topic, key, headers, value) VALUES (?, ?, ?, ?, ?)"
+_EVENTS_IN_MEMORY = 4096
+"""While the bus is away more than these may wait; older ones are then read from the file."""
 
 
 class JournalUnusable(Permanent):
@@ -60,16 +57,22 @@ class Position:
 @dataclass(frozen=True, slots=True)
 class JournaledAllocation:
     """`state` is the caller's word. `ended_at` stays None until the task is over; then `emptied` is what is missing.
-    `work` is None when all that was ever seen is a stop."""
+    `work` is None when all that was ever seen is a stop. `stop_reason` is why it was first asked to stop."""
 
     allocation_id: str
     command_seq: int
     state: str
     work: TaskWork | None
-    master_addr: str | None
-    master_port: int | None
-    emptied: bool
-    ended_at: datetime | None
+    master_addr: str | None = None
+    master_port: int | None = None
+    emptied: bool = False
+    ended_at: datetime | None = None
+    stop_reason: str | None = None
+    stop_grace_seconds: float | None = None
+
+    @property
+    def live(self) -> bool:
+        return self.ended_at is None or not self.emptied
 
 
 class Journal:
@@ -81,35 +84,41 @@ class Journal:
 
     def __init__(self, path: Path, *, new_journal_id: str, busy_seconds: float = 2.0) -> None:
         self._path = path
+        self._live: dict[str, JournaledAllocation] = {}
+        self._changed: dict[str, JournaledAllocation] = {}
+        self._with_new_work: set[str] = set()
+        self._spooled: list[Envelope] = []
+        self._recent: deque[Envelope] = deque(maxlen=_EVENTS_IN_MEMORY)
+        self._last_seq = 0
         try:
-            path.touch(mode=0o600)
-            # check_same_thread: the agent may move all of its calls to one worker thread, one after the other.
-            self._db = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
-            # Exclusive: a second agent on this node is refused. FULL: what is committed survives a power cut.
-            for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL"):
-                self._db.execute(f"PRAGMA {pragma}")
-            with self.transaction():
-                self._prepare(new_journal_id)
-            self.journal_id = str(self._db.execute("SELECT value FROM meta WHERE name = 'journal_id'").fetchone()[0])
+            self._open(path, new_journal_id, busy_seconds)
         except sqlite3.OperationalError as error:
+            self.close()
             if "locked" in str(error):
                 raise JournalInUse(f"{path}: another agent works with this journal") from error
             raise JournalUnusable(f"{path}: {error}") from error
         except sqlite3.DatabaseError as error:
+            self.close()
             raise JournalUnusable(
                 f"{path}: {error}. Move the file away: the agent then begins a new journal, and its node's tasks are"
                 " taken as lost"
             ) from error
 
-    def _prepare(self, new_journal_id: str) -> None:
-        version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if version == 0:
-            for statement in _SCHEMA.split(";\n"):
-                self._db.execute(statement)
-            self._db.execute("INSERT INTO meta VALUES ('journal_id', ?)", (new_journal_id,))
-            self._db.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
-        elif version != _SCHEMA_VERSION:
-            raise JournalUnusable(f"{self._path}: of version {version}, this agent knows {_SCHEMA_VERSION}")
+    def _open(self, path: Path, new_journal_id: str, busy_seconds: float) -> None:
+        path.touch(mode=0o600)
+        # check_same_thread: the agent may move all of its calls to one worker thread, one after the other.
+        self._db = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
+        # Exclusive: a second agent on this node is refused. FULL: what is committed survives a power cut.
+        for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL"):
+            self._db.execute(f"PRAGMA {pragma}")
+        with self.transaction():
+            version = prepare(self._db, new_journal_id)
+        if version is not None:
+            raise JournalUnusable(f"{path}: of version {version}, which this agent does not know")
+        self.journal_id = str(self._db.execute("SELECT value FROM meta WHERE name = 'journal_id'").fetchone()[0])
+        self._live = {a.allocation_id: a for a in self._stored("WHERE ended_at IS NULL OR emptied = 0")}
+        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'spool'").fetchone()
+        self._last_seq = int(row[0]) if row is not None else 0
 
     def __enter__(self) -> Self:
         return self
@@ -130,11 +139,32 @@ class Journal:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self._write_changes()
             self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
+            self._last_seq -= len(self._spooled)
+            self._forget_changes()
             raise
+        self._recent.extend(self._spooled)
+        for allocation_id, allocation in self._changed.items():
+            if allocation.live:
+                self._live[allocation_id] = allocation
+            else:
+                self._live.pop(allocation_id, None)
+        self._forget_changes()
+
+    def _write_changes(self) -> None:
+        if self._changed:
+            self._db.executemany(_UPSERT, [self._row(allocation) for allocation in self._changed.values()])
+        if self._spooled:
+            self._db.executemany(_SPOOL, [_spool_row(envelope) for envelope in self._spooled])
+
+    def _forget_changes(self) -> None:
+        self._changed = {}
+        self._with_new_work = set()
+        self._spooled = []
 
     def remembered(self, name: str) -> str | None:
         """A named value of the node, such as the boot id that the journal was last used under."""
@@ -160,6 +190,10 @@ class Journal:
             (topic, partition, position.incarnation, position.next_offset),
         )
 
+    def forget_position(self, topic: str, partition: int) -> None:
+        """It means nothing any more: reading begins with the oldest record there is."""
+        self._write("DELETE FROM positions WHERE topic = ? AND partition = ?", (topic, partition))
+
     # --- events on their way out -------------------------------------------------------------------------------------
 
     def spool(
@@ -178,18 +212,30 @@ class Journal:
         `source` must change with `journal_id`: a new journal counts from 1 again, and consumers drop what is not above
         the highest they saw of a source.
         """
+        self._check_open()
         envelope = wrap(
-            event, event_id=event_id, source=source, time=time, correlation_id=correlation_id, causation_id=causation_id
+            event,
+            event_id=event_id,
+            source=source,
+            time=time,
+            correlation_id=correlation_id,
+            causation_id=causation_id,
+            publish_seq=self._last_seq + 1,
         )
-        headers = json.dumps(envelope.headers() | (extra or {}), separators=(",", ":"))
-        cursor = self._write(
-            "INSERT INTO spool (topic, key, headers, value) VALUES (?, ?, ?, ?)",
-            (envelope.topic, envelope.key, headers, envelope.value),
-        )
-        return int(cursor.lastrowid or 0)
+        self._spooled.append(replace(envelope, extra=extra) if extra else envelope)
+        self._last_seq += 1
+        return self._last_seq
 
     def pending(self, limit: int, after_seq: int = 0) -> list[Envelope]:
         """The oldest unpublished events in order, each with its publish_seq."""
+        if self._recent and (self._recent[0].publish_seq or 0) <= after_seq + 1:
+            found: list[Envelope] = []
+            for envelope in self._recent:
+                if (envelope.publish_seq or 0) > after_seq:
+                    found.append(envelope)
+                    if len(found) == limit:
+                        break
+            return found
         rows = self._db.execute(
             "SELECT publish_seq, topic, key, headers, value FROM spool WHERE publish_seq > ?"
             " ORDER BY publish_seq LIMIT ?",
@@ -203,15 +249,15 @@ class Journal:
     def mark_published(self, up_to_seq: int) -> None:
         """The bus has everything up to and including this number."""
         self._write("DELETE FROM spool WHERE publish_seq <= ?", (up_to_seq,))
+        while self._recent and (self._recent[0].publish_seq or 0) <= up_to_seq:
+            self._recent.popleft()
 
     # --- allocations -------------------------------------------------------------------------------------------------
 
     def command_is_new(self, allocation_id: str, command_seq: int) -> bool:
         """False for a command at or below the last one recorded for its allocation."""
-        row = self._db.execute(
-            "SELECT command_seq FROM allocations WHERE allocation_id = ?", (allocation_id,)
-        ).fetchone()
-        return row is None or command_seq > row[0]
+        known = self.allocation(allocation_id)
+        return known is None or command_seq > known.command_seq
 
     def record_command(
         self,
@@ -224,73 +270,125 @@ class Journal:
         master_port: int | None = None,
     ) -> None:
         """The last command of an allocation and the state it led to. What is None here stays as it was."""
-        self._write(
-            "INSERT INTO allocations (allocation_id, command_seq, state, work, master_addr, master_port)"
-            " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET command_seq = max(command_seq, excluded.command_seq),"
-            " state = excluded.state, work = coalesce(excluded.work, work),"
-            " master_addr = coalesce(excluded.master_addr, master_addr),"
-            " master_port = coalesce(excluded.master_port, master_port)",
-            (allocation_id, command_seq, state, _work_text(work), master_addr, master_port),
+        before = self.allocation(allocation_id)
+        if work is not None:
+            self._with_new_work.add(allocation_id)
+        if before is None:
+            fresh = JournaledAllocation(allocation_id, command_seq, state, work, master_addr, master_port)
+            self._put(fresh)
+            return
+        self._put(
+            replace(
+                before,
+                command_seq=max(command_seq, before.command_seq),
+                state=state,
+                work=work if work is not None else before.work,
+                master_addr=master_addr if master_addr is not None else before.master_addr,
+                master_port=master_port if master_port is not None else before.master_port,
+            )
         )
 
     def set_state(self, allocation_id: str, state: str) -> None:
-        self._change("UPDATE allocations SET state = ? WHERE allocation_id = ?", (state, allocation_id))
+        self._put(replace(self._known(allocation_id), state=state))
+
+    def record_stop(self, allocation_id: str, state: str, reason: str, grace_seconds: float) -> None:
+        """It was asked to stop. The first reason stands: it is why the task ends."""
+        before = self._known(allocation_id)
+        why = before.stop_reason if before.stop_reason is not None else reason
+        self._put(replace(before, state=state, stop_reason=why, stop_grace_seconds=grace_seconds))
 
     def record_end(self, allocation_id: str, state: str, ended_at: datetime) -> None:
         """The task is over. Its first end stands: an end that is reported again changes nothing."""
-        self._change(
-            "UPDATE allocations SET state = iif(ended_at IS NULL, ?, state), ended_at = coalesce(ended_at, ?)"
-            " WHERE allocation_id = ?",
-            (state, ended_at.timestamp(), allocation_id),
-        )
+        before = self._known(allocation_id)
+        if before.ended_at is None:
+            self._put(replace(before, state=state, ended_at=ended_at))
 
     def record_emptied(self, allocation_id: str) -> None:
-        self._change("UPDATE allocations SET emptied = 1 WHERE allocation_id = ?", (allocation_id,))
+        self._put(replace(self._known(allocation_id), emptied=True))
 
     def allocation(self, allocation_id: str) -> JournaledAllocation | None:
-        rows = self._allocations("WHERE allocation_id = ?", (allocation_id,))
+        known = self._changed.get(allocation_id) or self._live.get(allocation_id)
+        if known is not None:
+            return known
+        rows = self._stored("WHERE allocation_id = ?", (allocation_id,))
         return rows[0] if rows else None
 
     def live_allocations(self) -> list[JournaledAllocation]:
-        """Those not over, or over and not yet emptied."""
-        return self._allocations("WHERE ended_at IS NULL OR emptied = 0")
+        """Those not over, or over and not yet emptied, in order of their ids."""
+        found = (self._live | self._changed) if self._changed else self._live
+        return [found[allocation_id] for allocation_id in sorted(found) if found[allocation_id].live]
 
     def allocations(self) -> list[JournaledAllocation]:
         """Live ones and all ended ones that are still remembered."""
-        return self._allocations("ORDER BY allocation_id")
+        stored = {allocation.allocation_id: allocation for allocation in self._stored("")} | self._changed
+        return [stored[allocation_id] for allocation_id in sorted(stored)]
 
-    def prune_ended(self, *, ended_before: datetime, keep_newest: int) -> int:
-        """Forget allocations that ended and emptied, ended before this time, and are not among the newest so many.
+    def prunable(self, *, ended_before: datetime, keep_newest: int, limit: int = 1000) -> list[str]:
+        """Allocations that ended and emptied, ended before this time, and are not among the newest so many."""
+        rows = self._db.execute(
+            "SELECT allocation_id FROM allocations WHERE emptied = 1 AND ended_at < ? AND allocation_id NOT IN"
+            " (SELECT allocation_id FROM allocations WHERE ended_at IS NOT NULL AND emptied = 1"
+            " ORDER BY ended_at DESC LIMIT ?) ORDER BY ended_at LIMIT ?",
+            (ended_before.timestamp(), keep_newest, limit),
+        )
+        return [str(row[0]) for row in rows]
+
+    def forget(self, allocation_ids: Iterable[str]) -> None:
+        """Forget allocations that ended and emptied; others stay.
 
         Whatever may still be sent for an allocation must have been sent by then: a command for a forgotten one is new.
         """
-        cursor = self._write(
-            "DELETE FROM allocations WHERE emptied = 1 AND ended_at < ? AND allocation_id NOT IN (SELECT allocation_id"
-            " FROM allocations WHERE ended_at IS NOT NULL AND emptied = 1 ORDER BY ended_at DESC LIMIT ?)",
-            (ended_before.timestamp(), keep_newest),
+        self._check_open()
+        self._db.executemany(
+            "DELETE FROM allocations WHERE allocation_id = ? AND emptied = 1 AND ended_at IS NOT NULL",
+            [(allocation_id,) for allocation_id in allocation_ids],
         )
-        return cursor.rowcount
 
-    def _allocations(self, where: str, values: Iterable[Any] = ()) -> list[JournaledAllocation]:
+    def _stored(self, where: str, values: Iterable[Any] = ()) -> list[JournaledAllocation]:
         query = f"SELECT {_COLUMNS} FROM allocations {where}"  # noqa: S608  both parts are constants of this file
         return [_allocation(row) for row in self._db.execute(query, tuple(values))]
 
-    def _write(self, statement: str, values: tuple[Any, ...]) -> sqlite3.Cursor:
+    def _known(self, allocation_id: str) -> JournaledAllocation:
+        known = self.allocation(allocation_id)
+        if known is None:
+            raise KeyError(f"the journal has no allocation {allocation_id}")
+        return known
+
+    def _put(self, allocation: JournaledAllocation) -> None:
+        self._check_open()
+        self._changed[allocation.allocation_id] = allocation
+
+    def _check_open(self) -> None:
         if not self._db.in_transaction:
             raise RuntimeError("the journal is written inside of a transaction")
-        return self._db.execute(statement, values)
 
-    def _change(self, statement: str, values: tuple[Any, ...]) -> None:
-        if self._write(statement, values).rowcount == 0:
-            raise KeyError(f"the journal has no allocation {values[-1]}")
+    def _write(self, statement: str, values: tuple[Any, ...]) -> None:
+        self._check_open()
+        self._db.execute(statement, values)
+
+    def _row(self, allocation: JournaledAllocation) -> tuple[Any, ...]:
+        work = allocation.work if allocation.allocation_id in self._with_new_work else None
+        return (
+            allocation.allocation_id,
+            allocation.command_seq,
+            allocation.state,
+            work.model_dump_json(exclude_none=True) if work is not None else None,
+            allocation.master_addr,
+            allocation.master_port,
+            allocation.emptied,
+            allocation.ended_at.timestamp() if allocation.ended_at is not None else None,
+            allocation.stop_reason,
+            allocation.stop_grace_seconds,
+        )
 
 
-def _work_text(work: TaskWork | None) -> str | None:
-    return work.model_dump_json(exclude_none=True) if work is not None else None
+def _spool_row(envelope: Envelope) -> tuple[Any, ...]:
+    headers = json.dumps(envelope.headers(), separators=(",", ":"))
+    return (envelope.publish_seq, envelope.topic, envelope.key, headers, envelope.value)
 
 
 def _allocation(row: tuple[Any, ...]) -> JournaledAllocation:
-    allocation_id, command_seq, state, work, master_addr, master_port, emptied, ended_at = row
+    allocation_id, command_seq, state, work, master_addr, master_port, emptied, ended_at, reason, grace = row
     return JournaledAllocation(
         allocation_id,
         command_seq,
@@ -300,4 +398,6 @@ def _allocation(row: tuple[Any, ...]) -> JournaledAllocation:
         master_port,
         bool(emptied),
         datetime.fromtimestamp(ended_at, UTC) if ended_at is not None else None,
+        reason,
+        grace,
     )

@@ -40,11 +40,11 @@ class Watch:
 
 
 class Feed:
-    """The waiters of this process, at most `limit` of them."""
+    """The waiters of this process, at most `limit` of them; `open` says how many there are."""
 
     def __init__(self, *, limit: int) -> None:
         self._limit = limit
-        self._open = 0
+        self.open = 0
         self._all: set[Watch] = set()
         self._by_job: defaultdict[str, set[Watch]] = defaultdict(set)
         self.stopping = False
@@ -52,18 +52,18 @@ class Feed:
     @contextmanager
     def watch(self, job_id: str | None = None) -> Generator[Watch]:
         """Wait for news of one job, or of anything with None. Raises Problem 503 when too many wait already."""
-        if self._open >= self._limit or self.stopping:
+        if self.open >= self._limit or self.stopping:
             raise Problem(
                 503, "Service unavailable", "Too many open streams. Try again shortly.", headers={"Retry-After": "5"}
             )
         watch = Watch(self)
         group = self._all if job_id is None else self._by_job[job_id]
         group.add(watch)
-        self._open += 1
+        self.open += 1
         try:
             yield watch
         finally:
-            self._open -= 1
+            self.open -= 1
             group.discard(watch)
             if job_id is not None and not group:
                 self._by_job.pop(job_id, None)

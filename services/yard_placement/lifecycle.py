@@ -44,11 +44,11 @@ def advance(attempt: Attempt, nodes: dict[str, NodeFacts], outbox: Outbox, grace
 
 
 def _end_pending(attempt: Attempt, outbox: Outbox) -> None:
-    if attempt.withdrawn:
+    """A withdrawal is answered like a stop: until it hears that, admission must not place the job again."""
+    if attempt.withdrawn or attempt.stop_reason is not None:
         attempt.state, attempt.ended_at = AttemptState.ENDED, outbox.now
-    elif attempt.stop_reason is not None:
-        attempt.state, attempt.ended_at = AttemptState.ENDED, outbox.now
-        outbox.decide(AttemptExited, attempt, outcome=Outcome.STOPPED, reason=attempt.stop_reason)
+        reason = attempt.stop_reason or attempt.reason or Reason.CANCELLED
+        outbox.decide(AttemptExited, attempt, outcome=Outcome.STOPPED, reason=reason)
 
 
 def _close_old_epochs(attempt: Attempt, nodes: dict[str, NodeFacts]) -> None:

@@ -32,7 +32,7 @@ TOPICS_IN = (registry.JOBS_REQUESTS, registry.PLACEMENT_DECISIONS, registry.INVE
 _LOG = sa.text(
     "SELECT l.partition, l.log_offset, l.key, l.type, l.headers::json AS headers, l.value, t.incarnation "
     "FROM yard_bus.log l JOIN yard_bus.topic t USING (topic_id) WHERE t.name = :topic AND l.log_offset >= :first "
-    "ORDER BY l.partition, l.log_offset"
+    "ORDER BY l.partition, l.log_offset LIMIT :limit"
 )
 
 
@@ -83,10 +83,10 @@ def node_state(name: str = "n1", **facts: Any) -> types.InventoryNode:
     return types.InventoryNode.model_validate(base | facts)
 
 
-async def log_of(runtime: Runtime, topic: str, first: int = 0) -> list[Received]:
+async def log_of(runtime: Runtime, topic: str, first: int = 0, limit: int = 1_000_000) -> list[Received]:
     """The records of a one-partition topic from offset `first` on, as the consumer would hand them over."""
     async with runtime.engine.connect() as connection:
-        rows = (await connection.execute(_LOG, {"topic": topic, "first": first})).all()
+        rows = (await connection.execute(_LOG, {"topic": topic, "first": first, "limit": limit})).all()
     return [
         receive(
             Record(

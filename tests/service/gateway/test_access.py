@@ -71,7 +71,7 @@ async def test_credentials_that_are_none(gateway: Gateway) -> None:
         f"Bearer {ADMIN_TOKEN}x",
         f"Basic {ADMIN_TOKEN}",
         ADMIN_TOKEN,
-        "Bearer ",
+        "Bearer",
         "Bearer " + "x" * 600,
         "Bearer \xff",
     ):
