@@ -1,6 +1,7 @@
 """An installation for one benchmark: its own data folder, its own port, the same processes as `yard up`."""
 
 import asyncio
+import os
 import shutil
 import socket
 import tempfile
@@ -29,6 +30,7 @@ class Running:
     dsn: str
     pids: dict[str, int]
     died: list[str]
+    postmaster: int
 
     def memory_mib(self) -> dict[str, float]:
         """Proportional memory (PSS: shared pages counted once) per process, in MiB; PostgreSQL left out."""
@@ -41,6 +43,15 @@ class Running:
             except psutil.NoSuchProcess:
                 continue
         return found
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """CPU time used so far per process, with PostgreSQL and the benchmark's own process."""
+        used: dict[str, float] = {}
+        for name, pid in {**self.pids, "postgres": self.postmaster, "client": os.getpid()}.items():
+            process = psutil.Process(pid)
+            tree = [process, *process.children(recursive=True)] if name == "postgres" else [process]
+            used[name] = sum(sum(item.cpu_times()[:2]) for item in tree)
+        return used
 
 
 def _new_folder() -> Installation:
@@ -74,7 +85,7 @@ async def running_installation(options: UpOptions) -> AsyncIterator[Running]:
             try:
                 await supervisor.wait_ready(_READY_LIMIT_SECONDS)
                 url = f"http://{options.http}"
-                yield Running(url, installation.secret("admin.token"), dsn, pids, died)
+                yield Running(url, installation.secret("admin.token"), dsn, pids, died, postgres.pid or 0)
             finally:
                 await supervisor.stop()
     finally:

@@ -7,13 +7,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
 import sqlalchemy as sa
 import uvloop
 from rich.console import Console
@@ -22,6 +21,7 @@ from rich.table import Table
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from yard_allinone.bench_installation import Running, free_address, running_installation
+from yard_allinone.load_client import LoadConnection
 from yard_allinone.process import PROFILE_VARIABLE
 from yard_allinone.up import UpOptions
 from yard_bus.postgres import PostgresBus
@@ -33,7 +33,7 @@ from yard_store.engine import create_engine
 _NODES = 4
 _DEVICES = "32xH100-80GB"
 _TERMINAL = frozenset(f"yard.jobs.{state}.v1" for state in ("succeeded", "failed", "cancelled", "expired"))
-_SAMPLE_SECONDS = 0.5
+_SAMPLE_SECONDS = 2.0
 
 _STARTS = sa.text(
     "SELECT l.value::text AS value FROM (SELECT convert_from(value, 'UTF8') AS value FROM yard_bus.log "
@@ -76,15 +76,25 @@ async def _measure(options: PipelineOptions, console: Console) -> dict[str, Any]
     async with running_installation(up) as running:
         try:
             at_rest = running.memory_mib()
-            async with _connected(running) as (client, engine, endings):
-                idle = await _idle_part(client, endings, options.idle_jobs)
-                busy, peak = await _busy_part(client, endings, running, options, console)
+            async with _connected(running) as (engine, endings):
+                idle = await _idle_part(running, endings, options.idle_jobs)
+                before = running.cpu_seconds()
+                busy, peak = await _busy_part(running, endings, options, console)
+                cpu = {name: used - before[name] for name, used in running.cpu_seconds().items()}
                 starts = await _start_times(engine)
                 events = await _events_per_topic(engine)
         finally:
             if running.died:
                 print("\n".join(running.died), file=sys.stderr)
-    return _report(options, idle, busy, starts, events, at_rest, peak, len(running.died))
+    report = _report(options, idle, busy, starts, events, len(running.died))
+    report["cpu_ms_per_job"] = {name: round(used * 1000 / options.jobs, 3) for name, used in sorted(cpu.items())}
+    report["memory_mib"] = {
+        "at_rest": {name: round(mib, 1) for name, mib in sorted(at_rest.items())},
+        "at_rest_total": round(sum(at_rest.values()), 1),
+        "peak": {name: round(mib, 1) for name, mib in sorted(peak.items())},
+        "peak_total": round(sum(peak.values()), 1),
+    }
+    return report
 
 
 class Endings:
@@ -120,22 +130,16 @@ class Endings:
 
 
 @asynccontextmanager
-async def _connected(running: Running) -> AsyncIterator[tuple[httpx.AsyncClient, AsyncEngine, Endings]]:
+async def _connected(running: Running) -> AsyncIterator[tuple[AsyncEngine, Endings]]:
     engine = create_engine(running.dsn, application="yard bench", pool_size=4)
     clock = SystemClock()
     bus = PostgresBus(engine, clock=clock, ids=SystemIds(clock))
     await bus.load_topics()
     endings = Endings()
-    headers = {"authorization": f"Bearer {running.token}"}
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    async with (
-        httpx.AsyncClient(base_url=running.url, headers=headers, limits=limits, timeout=60) as client,
-        bus.session(None, [JOBS_EVENTS]) as session,
-        asyncio.TaskGroup() as group,
-    ):
+    async with bus.session(None, [JOBS_EVENTS]) as session, asyncio.TaskGroup() as group:
         following = group.create_task(endings.follow(session))
         try:
-            yield client, engine, endings
+            yield engine, endings
         finally:
             following.cancel()
     await engine.dispose()
@@ -146,27 +150,30 @@ _BODY = json.dumps(
 ).encode()
 
 
-async def _submit(client: httpx.AsyncClient) -> tuple[str, float]:
+def _connection(running: Running) -> LoadConnection:
+    return LoadConnection(running.url.removeprefix("http://"), "/v1/jobs", running.token, _BODY)
+
+
+async def _submit(connection: LoadConnection) -> tuple[str, float]:
     """(job id, when the submission was sent)."""
     sent = time.time()
-    answer = await client.post("/v1/jobs", content=_BODY, headers={"content-type": "application/json"})
-    answer.raise_for_status()
-    return answer.json()["id"], sent
+    return (await connection.post())["id"], sent
 
 
-async def _idle_part(client: httpx.AsyncClient, endings: Endings, jobs: int) -> dict[str, float]:
+async def _idle_part(running: Running, endings: Endings, jobs: int) -> dict[str, float]:
     """When each was sent: one at a time, each after the end of the one before. The first few warm things up."""
     sent: dict[str, float] = {}
-    for number in range(jobs + 5):
-        job_id, at = await _submit(client)
-        if number >= 5:
-            sent[job_id] = at
-        await endings.wait_for([job_id])
+    with closing(_connection(running)) as connection:
+        for number in range(jobs + 5):
+            job_id, at = await _submit(connection)
+            if number >= 5:
+                sent[job_id] = at
+            await endings.wait_for([job_id])
     return sent
 
 
 async def _busy_part(
-    client: httpx.AsyncClient, endings: Endings, running: Running, options: PipelineOptions, console: Console
+    running: Running, endings: Endings, options: PipelineOptions, console: Console
 ) -> tuple[dict[str, float], dict[str, float]]:
     """As many submissions under way as allowed. Returns when each was sent, and the peak memory per process."""
     sent: dict[str, float] = {}
@@ -176,10 +183,11 @@ async def _busy_part(
         task = progress.add_task("jobs", total=options.jobs)
 
         async def submitter() -> None:
-            for _ in left:
-                job_id, at = await _submit(client)
-                sent[job_id] = at
-                progress.advance(task)
+            with closing(_connection(running)) as connection:
+                for _ in left:
+                    job_id, at = await _submit(connection)
+                    sent[job_id] = at
+                    progress.advance(task)
 
         async def sampler() -> None:
             while True:
@@ -224,8 +232,6 @@ def _report(
     busy: dict[str, float],
     starts: dict[str, float],
     events: Counter[str],
-    at_rest: dict[str, float],
-    peak: dict[str, float],
     died: int,
 ) -> dict[str, Any]:
     first = min(busy.values())
@@ -248,12 +254,6 @@ def _report(
             "idle_p99": round(_quantile(idle_wait, 0.99), 1),
         },
         "events_per_s": {name: round(count * share / seconds, 1) for name, count in sorted(per_service.items())},
-        "memory_mib": {
-            "at_rest": {name: round(mib, 1) for name, mib in sorted(at_rest.items())},
-            "at_rest_total": round(sum(at_rest.values()), 1),
-            "peak": {name: round(mib, 1) for name, mib in sorted(peak.items())},
-            "peak_total": round(sum(peak.values()), 1),
-        },
         "machine": {"cores": os.cpu_count()},
     }
 

@@ -22,9 +22,10 @@ class GatewaySettings(ServiceSettings):
     """From the first byte of a request, or from connecting, to the end of its headers."""
     body_timeout_seconds: float = 30.0
     upstream_timeout_seconds: float = 10.0
+    audit_timeout_seconds: float = 110.0
     max_wait_seconds: float = 300.0
 
-    max_streams: int = 256
+    max_streams: int = 384
     """How many event streams, followed logs and waits together may be open; more get 503."""
     keep_alive_seconds: float = 15.0
     stream_page: int = 500

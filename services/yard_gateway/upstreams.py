@@ -41,8 +41,9 @@ class Upstreams:
         principal: Principal | None = None,
         query: QueryItems = (),
         body: Any = None,
+        timeout_seconds: float | None = None,
     ) -> Any:
-        """The JSON that `owner` answers at `/internal/<owner><path>`.
+        """The JSON that `owner` answers at `/internal/<owner><path>`. `timeout_seconds` replaces the usual one.
 
         Raises Problem: the owner's own for a 4xx, 503 naming the owner when it is away, 502 when it fails.
         """
@@ -52,7 +53,12 @@ class Upstreams:
         headers = {PRINCIPAL_HEADER: principal.header()} if principal is not None else {}
         try:
             response = await client.request(
-                method, f"/internal/{owner}{path}", params=list(query), json=body, headers=headers
+                method,
+                f"/internal/{owner}{path}",
+                params=list(query),
+                json=body,
+                headers=headers,
+                timeout=client.timeout if timeout_seconds is None else timeout_seconds,
             )
         except httpx.TransportError:
             raise away(owner) from None

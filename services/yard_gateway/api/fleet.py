@@ -150,5 +150,7 @@ async def usage(parts: AllParts, principal: Caller, query: Annotated[UsageParame
 
 @router.get("/v1/audit", summary="Check the invariants", responses=answers({200: AUDIT}, 401, 403, 503))
 async def audit(parts: AllParts, principal: Caller) -> Response:
+    """Takes a while: a finding counts only when a second reading shows it too."""
     principal.require(Role.ADMIN, Role.OPERATOR)
-    return _json(await parts.upstreams.call("audit", "GET", "/audit", principal=principal))
+    seconds = parts.settings.audit_timeout_seconds
+    return _json(await parts.upstreams.call("audit", "GET", "/audit", principal=principal, timeout_seconds=seconds))
