@@ -9,7 +9,7 @@ ARGS ?=
 .PHONY: help env up down test lint format types imports unit contract service e2e lock clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9 ]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-26s %s\n", $$1, $$2}'
 
 env: $(VENV)/.installed ## the Python environment, from the pinned and hashed lock
 

@@ -139,6 +139,7 @@ class Output:
 class StandInAgent:
     internal_token: str
     outputs: dict[str, Output] = field(default_factory=dict)
+    following: int = 0
 
     def app(self) -> FastAPI:
         app = FastAPI()
@@ -153,12 +154,20 @@ class StandInAgent:
             output = self.outputs.get(allocation_id)
             if output is None:
                 raise Problem(404, "No such allocation")
-            stream = _follow(output, offset) if tail else _once(output, offset)
+            stream = self._counted(_follow(output, offset)) if tail else _once(output, offset)
             return StreamingResponse(
                 stream, media_type="application/octet-stream", headers={"X-Yard-Offset": str(offset)}
             )
 
         return app
+
+    async def _counted(self, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        self.following += 1
+        try:
+            async for data in stream:
+                yield data
+        finally:
+            self.following -= 1
 
 
 async def _once(output: Output, offset: int) -> AsyncIterator[bytes]:
@@ -318,6 +327,7 @@ async def running_gateway(runtime: Runtime, **settings: Any) -> AsyncIterator[Ga
             "http": "127.0.0.1:0",
             "upstreams": dict.fromkeys(names, owners_server.address),
             "admin_token": ADMIN_TOKEN,
+            "keep_alive_seconds": 600,  # the second look must not hide a lost wake-up
             **settings,
         }
     )

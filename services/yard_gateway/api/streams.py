@@ -28,7 +28,7 @@ _log = structlog.get_logger("yard.gateway")
 router = APIRouter(tags=["events and output"])
 
 
-class _Followed(StreamingResponse):
+class Followed(StreamingResponse):
     """An answer that goes on: it holds one of the feed's places from its first byte to its end, however it ends.
 
     `close` is called then. A source that breaks off breaks off the answer: it must not look complete.
@@ -115,7 +115,7 @@ async def follow_events(
         job_id=query.job,
         types=query.type.split(",") if query.type else (),
     )
-    return _Followed(
+    return Followed(
         parts.feed,
         query.job,
         lambda watch: _event_stream(parts, wanted, after, watch),
@@ -192,7 +192,7 @@ async def logs(parts: AllParts, principal: Caller, job_id: str, query: Annotated
     """Standard output and standard error as the task wrote them. While following a job that waits, the answer's headers
     come when the task starts."""
     log = await _open_log(parts, principal, job_id, query)
-    return _Followed(
+    return Followed(
         parts.feed,
         job_id,
         lambda _watch: log.chunks(),

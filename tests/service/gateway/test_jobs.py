@@ -202,6 +202,18 @@ async def test_inv_8_an_event_told_again_at_a_later_offset_changes_nothing(gatew
     assert await folding.tables() == before
 
 
+async def test_facts_told_again_after_their_events_were_forgotten_change_nothing(gateway: Gateway) -> None:
+    folding = Folding(gateway)
+    job = await gateway.submit()
+    await folding.log.send(fact("queued", job), fact("starting", job), fact("running", job))
+    async with gateway.runtime.engine.begin() as connection:
+        await connection.execute(text("DELETE FROM gateway.events"))
+    before = await folding.tables()
+
+    await folding.log.deliver(folding.log.records)
+    assert await folding.tables() == before
+
+
 async def test_facts_of_an_earlier_attempt_and_after_the_end_are_no_news(gateway: Gateway) -> None:
     folding = Folding(gateway)
     job = await gateway.submit()

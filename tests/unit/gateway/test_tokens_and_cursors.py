@@ -1,14 +1,18 @@
 """Tokens, principals and cursors, apart from HTTP and database."""
 
+import asyncio
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from yard_gateway.database import Reads
 from yard_gateway.principals import Principal, Role
 from yard_gateway.read_model import decode_cursor, encode_cursor
-from yard_gateway.tokens import bearer_token, digest_of, mint
+from yard_gateway.tokens import Authenticator, bearer_token, digest_of, mint
 from yard_runtime.http import Problem
 
 
@@ -33,6 +37,49 @@ def test_anything_else_is_unauthorized(header: str | None) -> None:
     with pytest.raises(Problem) as caught:
         bearer_token(header)
     assert (caught.value.status, "Bearer" in caught.value.headers["WWW-Authenticate"]) == (401, True)
+
+
+class SlowReads(Reads):
+    """Has read the token's row, and gives it when the test says so."""
+
+    def __init__(self, row: Any) -> None:
+        self.found = [row]
+        self.asked = 0
+        self.reading = asyncio.Event()
+        self.answer = asyncio.Event()
+
+    async def rows(self, statement: Any, values: Any = None) -> list[Any]:
+        self.asked += 1
+        found = list(self.found)
+        self.reading.set()
+        await self.answer.wait()
+        return found
+
+
+async def test_a_token_revoked_while_it_was_looked_up_is_not_remembered() -> None:
+    row = SimpleNamespace(token_id="t", name="ci", role="operator", projects=[], digest=digest_of("abc"))
+    reads = SlowReads(row)
+    authenticator = Authenticator(reads, cache_seconds=60, monotonic=lambda: 0.0)
+    async with asyncio.TaskGroup() as group:
+        early = group.create_task(authenticator.principal("Bearer abc"))
+        await reads.reading.wait()
+        reads.found.clear()
+        authenticator.forget()
+        reads.answer.set()
+    assert early.result().name == "ci"
+    with pytest.raises(Problem, match="401"):
+        await authenticator.principal("Bearer abc")
+
+
+async def test_a_caller_is_remembered_for_as_long_as_it_may_be() -> None:
+    row = SimpleNamespace(token_id="t", name="ci", role="operator", projects=[], digest=digest_of("abc"))
+    reads = SlowReads(row)
+    reads.answer.set()
+    now = 0.0
+    authenticator = Authenticator(reads, cache_seconds=5, monotonic=lambda: now)
+    for now, asked in ((0.0, 1), (4.9, 1), (5.1, 2), (9.0, 2)):
+        await authenticator.principal("Bearer abc")
+        assert reads.asked == asked, now
 
 
 def test_what_a_bound_caller_sees() -> None:
