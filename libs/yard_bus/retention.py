@@ -42,7 +42,11 @@ async def consumed_below(engine: AsyncEngine, schemas: Sequence[str], topic: str
     lowest: list[int] = []
     async with engine.connect() as connection:
         for schema in schemas:
-            columns = (sa.column("topic", sa.Text), sa.column("partition", sa.Integer), sa.column("next_offset"))
+            columns = (
+                sa.column("topic", sa.Text),
+                sa.column("partition", sa.Integer),
+                sa.column("next_offset", sa.BigInteger),
+            )
             table = sa.table("offsets", *columns, schema=schema)
             statement = sa.select(table.c.next_offset).where(table.c.topic == topic, table.c.partition == partition)
             found = await connection.scalar(statement)

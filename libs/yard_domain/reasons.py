@@ -32,6 +32,7 @@ class Reason(StrEnum):
     COMMAND_NOT_EXECUTABLE = "command_not_executable"
     WORKDIR_MISSING = "workdir_missing"
     START_FAILED = "start_failed"
+    OUTPUT_LIMIT = "output_limit"
     KEEPER_LOST = "keeper_lost"
     NODE_LOST = "node_lost"
     NODE_REBOOTED = "node_rebooted"
@@ -62,6 +63,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.COMMAND_NOT_EXECUTABLE: "The command exists on the node but cannot be executed.",
     Reason.WORKDIR_MISSING: "The working directory does not exist on the node.",
     Reason.START_FAILED: "The node could not start the task.",
+    Reason.OUTPUT_LIMIT: "The task printed more than its node keeps, so it was stopped.",
     Reason.KEEPER_LOST: "The node's keeper died, so the exit code is unknown; it ran at most once, nothing is left.",
     Reason.NODE_LOST: "The node stopped answering.",
     Reason.NODE_REBOOTED: "The node came back with a new boot id, so nothing of the task is left.",

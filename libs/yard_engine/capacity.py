@@ -1,43 +1,39 @@
 """How many tasks of a shape a node holds: now, and when empty."""
 
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Mapping
 
-from yard_engine.snapshot import Device, Node, Shape
+from yard_engine.snapshot import Node, Shape
 
-
-def _tasks_by_devices(devices: Iterable[Device], shape: Shape, *, free_only: bool) -> int:
-    """A task's devices are of one model, so the count is per model."""
-    per_model: dict[str, int] = {}
-    for device in devices:
-        if (device.free or not free_only) and (not shape.models or device.model in shape.models):
-            per_model[device.model] = per_model.get(device.model, 0) + 1
-    return sum(count // shape.gpus for count in per_model.values())
+_ROUNDING = 1e-9
+"""Booked cores are sums of floats: ten times 0.1 must still fit one core."""
 
 
-def _tasks_beside(cpus: float, memory_bytes: int, shape: Shape) -> int:
-    """How many tasks the CPU and memory allow; without a request they do not limit."""
-    limit = shape.count
-    if shape.cpus > 0:
-        limit = min(limit, math.floor(cpus / shape.cpus + 1e-9))
-    if shape.memory_bytes > 0:
-        limit = min(limit, memory_bytes // shape.memory_bytes)
-    return max(limit, 0)
-
-
-def tasks_when_empty(node: Node, shape: Shape) -> int:
-    """Tasks that fit when nothing else runs, sick devices included: they may heal."""
-    by_devices = _tasks_by_devices(node.devices, shape, free_only=False)
-    return min(by_devices, _tasks_beside(node.cpus, node.memory_bytes, shape))
-
-
-def tasks_by_free_devices(devices: Iterable[Device], shape: Shape) -> int:
-    return _tasks_by_devices(devices, shape, free_only=True)
+def tasks_by_devices(count_of_model: Mapping[str, int], shape: Shape) -> int:
+    """From the number of devices per model: a task's devices are of one model."""
+    models = shape.models or count_of_model
+    return sum(count_of_model.get(model, 0) // shape.gpus for model in models)
 
 
 def tasks_by_cpus(cpus: float, shape: Shape) -> int:
-    return _tasks_beside(cpus, 2**62, shape)
+    """Without a request they do not limit."""
+    if shape.cpus <= 0:
+        return shape.count
+    return max(math.floor(cpus / shape.cpus + _ROUNDING), 0)
 
 
 def tasks_by_memory(memory_bytes: int, shape: Shape) -> int:
-    return _tasks_beside(math.inf, memory_bytes, shape)
+    if shape.memory_bytes <= 0:
+        return shape.count
+    return max(memory_bytes // shape.memory_bytes, 0)
+
+
+def tasks_when_empty(node: Node, shape: Shape, *, sick_heal: bool) -> int:
+    """Tasks that fit when nothing else runs; `sick_heal`: on sick devices too, as if they had healed."""
+    counts = Counter(device.model for device in node.devices if device.healthy or sick_heal)
+    return min(
+        tasks_by_devices(counts, shape),
+        tasks_by_cpus(node.cpus, shape),
+        tasks_by_memory(node.memory_bytes, shape),
+    )

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """`free`: healthy, present and held by nobody."""
+    """`free`: healthy, present and held by nobody. A healthy one that is not free will be, when its holder ends."""
 
     uuid: str
     model: str
     free: bool
+    healthy: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack, closing
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,29 +20,37 @@ from yard_agent.registration import NodeIdentity, read_boot_id
 from yard_agent.settings import AgentSettings, NodeSettings
 from yard_agent.simulated_driver import SimulatedDriver
 from yard_agent.simulated_executor import SimulatedExecutor
+from yard_agent.task_files import TaskFiles
 from yard_runtime.service import Runtime
 
 _log = structlog.get_logger("yard.agent")
 
 
-async def build(settings: AgentSettings, runtime: Runtime) -> AgentService:
+DriverFor = Callable[[NodeSettings, Mapping[str, Collection[int]]], GpuDriver]
+"""The driver of a node, from its settings and the pids that hold its devices if they are simulated."""
+
+
+async def build(settings: AgentSettings, runtime: Runtime, driver_for: DriverFor | None = None) -> AgentService:
     """All nodes of this process. Opening a journal that another agent holds raises JournalInUse."""
     boot_id = read_boot_id()
-    agents = [_node(settings, node, runtime, boot_id) for node in settings.nodes]
+    nodes = (_node(settings, node, runtime, boot_id, driver_for or _driver) for node in settings.nodes)
+    with ExitStack() as opened:
+        agents = [opened.enter_context(closing(node)) for node in nodes]
+        opened.pop_all()  # all or none: whoever builds again after an error must find the journals free
     return AgentService(settings, agents, runtime)
 
 
-def _node(settings: AgentSettings, node: NodeSettings, runtime: Runtime, boot_id: str) -> NodeAgent:
+def _node(
+    settings: AgentSettings, node: NodeSettings, runtime: Runtime, boot_id: str, driver_for: DriverFor
+) -> NodeAgent:
     folder = settings.data_dir / "nodes" / node.name
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    holders: dict[str, set[int]] = {}
+    driver = driver_for(node, holders)
     journal = Journal(folder / "journal.sqlite", new_journal_id=runtime.ids.new("jnl"))
-    identity = NodeIdentity(settings, node, boot_id, journal.journal_id, version("gpuyard"))
-    held: dict[str, set[int]] = {}
-    driver = _driver(node, held)
-    agent = NodeAgent(
+    return NodeAgent(
         settings=settings,
-        node=node,
-        identity=identity,
+        identity=NodeIdentity(settings, node, boot_id, journal.journal_id, version("gpuyard")),
         folder=folder,
         journal=journal,
         driver=driver,
@@ -49,15 +59,14 @@ def _node(settings: AgentSettings, node: NodeSettings, runtime: Runtime, boot_id
         clock=runtime.clock,
         ids=runtime.ids,
         environment=dict(os.environ),
+        holders=holders,
     )
-    agent.facts.pids = held
-    return agent
 
 
-def _driver(node: NodeSettings, held: dict[str, set[int]]) -> GpuDriver:
+def _driver(node: NodeSettings, holders: Mapping[str, Collection[int]]) -> GpuDriver:
     if not node.simulated:
         return NvmlDriver(load_nvml())
-    return SimulatedDriver(node.devices, node.name, lambda uuid: sorted(held.get(uuid, ())))
+    return SimulatedDriver(node.devices, node.name, lambda uuid: sorted(holders.get(uuid, ())))
 
 
 def _executor(settings: AgentSettings, folder: Path, runtime: Runtime, node: str) -> Executor:
@@ -70,4 +79,4 @@ def _executor(settings: AgentSettings, folder: Path, runtime: Runtime, node: str
         on_lost=lambda why: _log.warning("keeper connection lost", node=node, why=why),
         python=sys.executable,
     )
-    return ProcessExecutor(keeper)
+    return ProcessExecutor(keeper, TaskFiles(folder))

@@ -1,10 +1,13 @@
 """How the agent runs tasks: real processes under the keeper, or simulated ones (`simulated_executor`)."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from yard_agent.keeper_client import KeeperClient, TaskLaunch, TaskStatus
+from yard_agent.task_files import TaskFiles
+from yard_domain.errors import Permanent
 
 
 class Executor(Protocol):
@@ -13,7 +16,11 @@ class Executor(Protocol):
         ...
 
     async def start(self, launch: TaskLaunch) -> TaskStatus:
-        """Run it once, however often it is called for an allocation, and answer with the status as it is."""
+        """Run it once, however often it is called for an allocation, and answer with the status as it is.
+
+        Without a `workdir` it works in a scratch folder of its own. Raises Permanent when it can never be started,
+        Retryable.
+        """
         ...
 
     async def stop(self, allocation_id: str, grace_seconds: float) -> TaskStatus | None:
@@ -40,15 +47,27 @@ class Executor(Protocol):
 class ProcessExecutor:
     """Real processes, parented by the node's keeper, so that they and their exit codes survive the agent."""
 
-    def __init__(self, keeper: KeeperClient) -> None:
+    def __init__(self, keeper: KeeperClient, files: TaskFiles) -> None:
         self._keeper = keeper
+        self._files = files
 
     async def run(self) -> None:
         await self._keeper.run()
 
     async def start(self, launch: TaskLaunch) -> TaskStatus:
-        Path(launch.output_path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            launch = self._with_folders(launch)
+        except OSError as error:
+            raise Permanent(f"{error.filename}: {error.strerror}") from error
         return await self._keeper.start(launch)
+
+    def _with_folders(self, launch: TaskLaunch) -> TaskLaunch:
+        Path(launch.output_path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if launch.workdir is not None:
+            return launch
+        scratch = self._files.scratch(launch.allocation_id)
+        Path(scratch).mkdir(mode=0o700, parents=True, exist_ok=True)
+        return replace(launch, workdir=scratch)
 
     async def stop(self, allocation_id: str, grace_seconds: float) -> TaskStatus | None:
         return await self._keeper.stop(allocation_id, grace_seconds)

@@ -83,15 +83,21 @@ class Journal:
     """
 
     def __init__(self, path: Path, *, new_journal_id: str, busy_seconds: float = 2.0) -> None:
-        self._path = path
         self._live: dict[str, JournaledAllocation] = {}
         self._changed: dict[str, JournaledAllocation] = {}
         self._with_new_work: set[str] = set()
         self._spooled: list[Envelope] = []
         self._recent: deque[Envelope] = deque(maxlen=_EVENTS_IN_MEMORY)
         self._last_seq = 0
+        self._struck = 0
+        path.touch(mode=0o600)
+        # check_same_thread: the agent may move all of its calls to one worker thread, one after the other.
+        self._db = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
         try:
-            self._open(path, new_journal_id, busy_seconds)
+            self._open(path, new_journal_id)
+        except JournalUnusable:
+            self.close()
+            raise
         except sqlite3.OperationalError as error:
             self.close()
             if "locked" in str(error):
@@ -104,10 +110,7 @@ class Journal:
                 " taken as lost"
             ) from error
 
-    def _open(self, path: Path, new_journal_id: str, busy_seconds: float) -> None:
-        path.touch(mode=0o600)
-        # check_same_thread: the agent may move all of its calls to one worker thread, one after the other.
-        self._db = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
+    def _open(self, path: Path, new_journal_id: str) -> None:
         # Exclusive: a second agent on this node is refused. FULL: what is committed survives a power cut.
         for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL"):
             self._db.execute(f"PRAGMA {pragma}")
@@ -148,6 +151,8 @@ class Journal:
             self._forget_changes()
             raise
         self._recent.extend(self._spooled)
+        while self._recent and (self._recent[0].publish_seq or 0) <= self._struck:
+            self._recent.popleft()
         for allocation_id, allocation in self._changed.items():
             if allocation.live:
                 self._live[allocation_id] = allocation
@@ -160,8 +165,11 @@ class Journal:
             self._db.executemany(_UPSERT, [self._row(allocation) for allocation in self._changed.values()])
         if self._spooled:
             self._db.executemany(_SPOOL, [_spool_row(envelope) for envelope in self._spooled])
+        if self._struck:
+            self._db.execute("DELETE FROM spool WHERE publish_seq <= ?", (self._struck,))
 
     def _forget_changes(self) -> None:
+        self._struck = 0
         self._changed = {}
         self._with_new_work = set()
         self._spooled = []
@@ -248,9 +256,8 @@ class Journal:
 
     def mark_published(self, up_to_seq: int) -> None:
         """The bus has everything up to and including this number."""
-        self._write("DELETE FROM spool WHERE publish_seq <= ?", (up_to_seq,))
-        while self._recent and (self._recent[0].publish_seq or 0) <= up_to_seq:
-            self._recent.popleft()
+        self._check_open()
+        self._struck = max(self._struck, up_to_seq)
 
     # --- allocations -------------------------------------------------------------------------------------------------
 
@@ -393,7 +400,8 @@ def _allocation(row: tuple[Any, ...]) -> JournaledAllocation:
         allocation_id,
         command_seq,
         state,
-        TaskWork.model_validate_json(work) if work is not None else None,
+        # As in events: a newer agent may have written fields that this one does not know.
+        TaskWork.model_validate_json(work, extra="ignore") if work is not None else None,
         master_addr,
         master_port,
         bool(emptied),

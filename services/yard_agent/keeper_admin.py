@@ -2,18 +2,19 @@
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from yard_agent.keeper_client import socket_address
+from yard_agent.keeper_client import KeeperUnavailable, socket_address
 
 _TIMEOUT_SECONDS = 5.0
 
 
 class KeeperConnection:
-    """One connection to a keeper that is running; never starts one."""
+    """One connection to a keeper that is running; never starts one. Calls raise KeeperUnavailable when the keeper
+    cannot do it now, OSError when it is gone or does not answer in time."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -39,6 +40,8 @@ class KeeperConnection:
         self._stream.flush()
         while "n" not in (message := self._receive()):
             continue
+        if "error" in message:
+            raise KeeperUnavailable(f"keeper {self.pid}: {message['error']}")
         return message
 
     def _receive(self) -> dict[str, Any]:
@@ -49,7 +52,7 @@ class KeeperConnection:
 
 
 @contextmanager
-def connect(path: Path, timeout_seconds: float = _TIMEOUT_SECONDS) -> Iterator[KeeperConnection]:
+def connect(path: Path, timeout_seconds: float = _TIMEOUT_SECONDS) -> Generator[KeeperConnection, None, None]:
     """Raises OSError when no keeper listens at `path`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
         raw.settimeout(timeout_seconds)

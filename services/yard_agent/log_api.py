@@ -40,22 +40,27 @@ def build_log_api(agents: Mapping[str, NodeAgent], internal_token: str) -> FastA
         offset: Annotated[int, Query(ge=0)] = 0,
         tail: Annotated[bool, Query(alias="follow")] = False,
     ) -> Response:
-        """The task's output from `offset` on, byte for byte; with `follow` until nothing writes it any more."""
+        """The task's output from `offset` on, byte for byte; with `follow` until nothing writes it any more.
+
+        416: the output ends before `offset`, and nothing can grow it up to there while somebody waits.
+        """
         agent = agent_of(request, node)
+        # An id that the journal holds is a plain name; no other comes near the file system.
         if agent.journal.allocation(allocation_id) is None:
             raise Problem(404, "No such allocation", f"{node} does not know {allocation_id!r}.")
-        path = agent.output_path(allocation_id)
+        path, size = agent.files.output(allocation_id), agent.files.output_bytes(allocation_id)
         headers = {"X-Yard-Offset": str(offset)}
-        if tail:
-            stream = follow(path, offset, agent.facts.emptied(allocation_id))
-            return StreamingResponse(stream, media_type=_OCTETS, headers=headers)
-
-        async def all_there_is() -> AsyncIterator[bytes]:
-            at = offset
-            while data := read(path, at, _CHUNK_BYTES):
-                at += len(data)
-                yield data
-
-        return StreamingResponse(all_there_is(), media_type=_OCTETS, headers=headers)
+        emptied = agent.facts.emptied(allocation_id)
+        if offset > size and (emptied.is_set() or not tail):
+            raise Problem(416, "Range not satisfiable", f"offset: the output ends at {size}.", output_bytes=size)
+        stream = follow(path, offset, emptied) if tail else _up_to(path, offset, size)
+        return StreamingResponse(stream, media_type=_OCTETS, headers=headers)
 
     return app
+
+
+async def _up_to(path: str, offset: int, size: int) -> AsyncIterator[bytes]:
+    """What there is at this moment: a task that prints faster than somebody reads must not make the answer endless."""
+    while offset < size and (data := read(path, offset, min(_CHUNK_BYTES, size - offset))):
+        offset += len(data)
+        yield data

@@ -1,56 +1,48 @@
 """One node's agent: commands in, tasks run, facts out. Everything it must not forget is in its journal first."""
 
 import asyncio
-import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import structlog
 
+from yard_agent.commands import Commands
 from yard_agent.driver import GpuDriver
-from yard_agent.environment import task_environment
 from yard_agent.executor import Executor
-from yard_agent.journal import Journal, JournaledAllocation, Position
-from yard_agent.keeper_client import TaskLaunch, TaskStatus
+from yard_agent.journal import Journal, Position
+from yard_agent.keeper_client import TaskState, TaskStatus
+from yard_agent.phases import Phase
 from yard_agent.publisher import Publisher
 from yard_agent.registration import NodeIdentity
-from yard_agent.settings import AgentSettings, NodeSettings
+from yard_agent.settings import AgentSettings
+from yard_agent.task_control import TaskControl
 from yard_agent.task_facts import TaskFacts
-from yard_bus.consumer import receive
+from yard_agent.task_files import TaskFiles
 from yard_bus.protocol import Bus, PartitionRef, Record
-from yard_domain.errors import Permanent, Retryable
+from yard_domain.errors import Retryable
 from yard_domain.reasons import Reason
-from yard_domain.states import Outcome
 from yard_events.base import EventModel
-from yard_events.types import (
-    DevicesEmptied,
-    NodeReport,
-    PrepareTask,
-    ReportedAllocation,
-    StartTask,
-    StopTask,
-    TaskExited,
-    TaskReady,
-)
+from yard_events.types import NodeReport, ReportedAllocation
 from yard_store.ports import Clock, Ids
 
 _log = structlog.get_logger("yard.agent")
 
-PREPARED = "prepared"
-STARTING = "starting"
-STOPPING = "stopping"
+_RETRY_SECONDS = 0.5
+_OUTPUT_LIMIT_GRACE_SECONDS = 5.0
+_PRUNE_BATCH = 1000
+
+T = TypeVar("T")
 
 
 class NodeAgent:
-    """Built once per node and process; `run` serves until cancelled."""
+    """Built once per node and process; `run` serves until cancelled, `close` lets go of the journal and the driver."""
 
     def __init__(
         self,
         *,
         settings: AgentSettings,
-        node: NodeSettings,
         identity: NodeIdentity,
         folder: Path,
         journal: Journal,
@@ -60,81 +52,143 @@ class NodeAgent:
         clock: Clock,
         ids: Ids,
         environment: Mapping[str, str],
+        holders: dict[str, set[int]],
     ) -> None:
-        self.name = node.name
+        self.name = identity.node.name
+        self.registered = asyncio.Event()
         self.journal = journal
+        self.files = TaskFiles(folder)
         self._settings = settings
         self._identity = identity
-        self._folder = folder
         self._driver = driver
         self._executor = executor
         self._clock = clock
         self._ids = ids
-        self._environment = environment
-        self.publisher = Publisher(journal, bus, clock, node.name, settings.publish_batch)
-        self.facts = TaskFacts(journal, driver, clock, settings.empty_check_seconds, self.tell)
-        self.registered = asyncio.Event()
+        self._source = f"yard/agent/{self.name}/{journal.journal_id}"
+        self.publisher = Publisher(journal, bus, clock, self.name, settings.publish_batch)
+        self.facts = TaskFacts(
+            node=self.name,
+            journal=journal,
+            driver=driver,
+            clock=clock,
+            empty_check_seconds=settings.empty_check_seconds,
+            max_output_bytes=settings.max_output_bytes,
+            spool=self.publisher,
+            tell=self.tell,
+            holders=holders,
+        )
+        self._commands = Commands(
+            node=self.name,
+            epoch=identity.epoch,
+            advertise_addr=settings.advertise_addr,
+            journal=journal,
+            driver=driver,
+            facts=self.facts,
+            clock=clock,
+            tell=self.tell,
+        )
+        self._control = TaskControl(
+            node=self.name,
+            journal=journal,
+            driver=driver,
+            executor=executor,
+            files=self.files,
+            facts=self.facts,
+            clock=clock,
+            environment=environment,
+        )
         self._read_up_to: dict[PartitionRef, int] = {}
-        self._group: asyncio.TaskGroup | None = None
-
-    # --- what it says ------------------------------------------------------------------------------------------------
 
     def tell(self, event: EventModel) -> None:
         """Queue an event; inside of a transaction of the journal."""
-        self.journal.spool(
-            event,
-            event_id=self._ids.new("evt"),
-            source=f"yard/agent/{self.name}/{self.journal.journal_id}",
-            time=self._clock.now(),
-        )
+        self.journal.spool(event, event_id=self._ids.new("evt"), source=self._source, time=self._clock.now())
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            self._group = group
             group.create_task(self._executor.run(), name=f"{self.name} executor")
-            await self._resume()
+            unknown = await self._resume()
             self._register()
             group.create_task(self.publisher.run(), name=f"{self.name} publisher")
-            group.create_task(self._watch_tasks(), name=f"{self.name} tasks")
+            group.create_task(self._control.run(), name=f"{self.name} control")
+            group.create_task(self._watch_tasks(unknown), name=f"{self.name} tasks")
+            group.create_task(self.facts.watch_devices(), name=f"{self.name} devices")
             group.create_task(self._report(), name=f"{self.name} report")
+            group.create_task(self._keep_house(), name=f"{self.name} housekeeping")
             self.registered.set()
+
+    def close(self) -> None:
+        self.journal.close()
+        self._driver.close()
 
     # --- coming back -------------------------------------------------------------------------------------------------
 
-    async def _resume(self) -> None:
-        """Bring journal and executor together after whatever ended the last run of this agent."""
+    async def _resume(self) -> list[TaskStatus]:
+        """Bring journal and executor together after whatever ended the last run of this agent.
+
+        Returns the ends of tasks that ran and that the executor knows nothing of any more.
+        """
+        self._close_what_a_reboot_ended()
+        known = {allocation.allocation_id for allocation in self.journal.live_allocations()}
+        statuses = {status.allocation_id: status for status in await self._patiently(self._executor.statuses)}
+        strays = set(statuses) - known
+        if strays:
+            await self._end_strays(strays)
+        lost: list[TaskStatus] = []
+        for allocation in self.journal.live_allocations():
+            unfinished = allocation.ended_at is None
+            if unfinished and allocation.state in (Phase.STARTING, Phase.STOPPING):
+                self._control.want([allocation.allocation_id])
+            elif allocation.allocation_id not in statuses and allocation.state != Phase.PREPARED:
+                # Told of as running, or as ended and not emptied: the devices have the last word.
+                lost.append(
+                    TaskStatus(allocation.allocation_id, TaskState.EXITED, reason=Reason.KEEPER_LOST, emptied=True)
+                )
+        return lost
+
+    def _close_what_a_reboot_ended(self) -> None:
         rebooted = self.journal.remembered("boot_id") not in (None, self._identity.boot_id)
         with self.journal.transaction():
             self.journal.remember("boot_id", self._identity.boot_id)
             if rebooted:
                 # A new epoch: placement closes what the old one had, so nothing of it is told.
                 for allocation in self.journal.live_allocations():
-                    self.journal.record_end(allocation.allocation_id, "rebooted", self._clock.now())
+                    self.journal.record_end(allocation.allocation_id, Reason.NODE_REBOOTED, self._clock.now())
                     self.journal.record_emptied(allocation.allocation_id)
-        known = {allocation.allocation_id for allocation in self.journal.live_allocations()}
-        statuses = {status.allocation_id: status for status in await self._executor.statuses()}
-        for stray in sorted(set(statuses) - known):
-            await self._end_stray(stray, emptied=statuses[stray].emptied)
-        for allocation in self.journal.live_allocations():
-            if allocation.state == STARTING and allocation.allocation_id not in statuses:
-                # Recorded, but never handed over: the executor knows every task that ever began.
-                await self._start(allocation)
-            elif allocation.state == STOPPING:
-                await self._executor.stop(allocation.allocation_id, 0.0)
 
-    async def _end_stray(self, allocation_id: str, *, emptied: bool) -> None:
-        """A task of a journal that is gone, or that was told of completely before the executor forgot it."""
-        if not emptied:
-            _log.warning("ending a task that the journal does not know", node=self.name, allocation=allocation_id)
-            await self._executor.stop(allocation_id, 0.0)
-            async for status in self._executor.changes():
-                if status.allocation_id == allocation_id and status.emptied:
+    async def _end_strays(self, strays: set[str]) -> None:
+        """Tasks of a journal that is gone, and tasks told of completely before the executor forgot them. This agent's
+        epoch is announced only when nothing of them is left."""
+        if not await self._patiently(lambda: self._are_gone(strays)):
+            _log.warning("ending tasks that the journal does not know", node=self.name, allocations=sorted(strays))
+            async for _change in self._executor.changes():
+                if await self._patiently(lambda: self._are_gone(strays)):
                     break
-        await self._executor.forget(allocation_id)
+        for allocation_id in sorted(strays):
+            await self._patiently(lambda stray=allocation_id: self._executor.forget(stray))  # type: ignore[misc]
+
+    async def _are_gone(self, strays: set[str]) -> bool:
+        left = [
+            status.allocation_id
+            for status in await self._executor.statuses()
+            if status.allocation_id in strays and not status.emptied
+        ]
+        for allocation_id in left:
+            await self._executor.stop(allocation_id, 0.0)
+        return not left
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+        """The executor's answer, for as long as it takes."""
+        while True:
+            try:
+                return await call()
+            except Retryable as error:
+                _log.warning("the executor is not ready", node=self.name, error=str(error))
+                await self._clock.sleep(_RETRY_SECONDS)
 
     def _register(self) -> None:
         with self.journal.transaction():
             self.tell(self._identity.registration(self._driver, self._clock.now()))
+        self.publisher.wake()
 
     # --- commands ----------------------------------------------------------------------------------------------------
 
@@ -143,9 +197,32 @@ class NodeAgent:
         position = self.journal.position(ref.topic, ref.partition)
         return position.next_offset if position is not None and position.incarnation == ref.incarnation else None
 
+    def obey(self, ref: PartitionRef, records: Sequence[Record], next_offset: int) -> None:
+        """Record a batch of this node's commands with the position behind them; what follows from them is then done."""
+        seen_up_to = self.next_offset(ref) or 0
+        if next_offset <= seen_up_to:
+            return
+        with self.journal.transaction():
+            due = self._commands.record([record for record in records if record.offset >= seen_up_to])
+            self.journal.advance(ref.topic, ref.partition, Position(ref.incarnation, next_offset))
+            self.publisher.strike_published()
+        self.publisher.wake()
+        self._control.want(due)
+
     def note_read(self, ref: PartitionRef, next_offset: int) -> None:
         """Everything of this node up to here was obeyed; the journal learns it with the next report."""
         self._read_up_to[ref] = next_offset
+
+    def read_again(self, ref: PartitionRef) -> None:
+        """The log does not hold this node's position: it lost records, or was put back to an earlier state.
+
+        All there is is read again, doubles are known by their sequence. What was lost is sent again: placement compares
+        every report with its ledger; a log that lost this node's registration gets it anew.
+        """
+        self._read_up_to.pop(ref, None)
+        with self.journal.transaction():
+            self.journal.forget_position(ref.topic, ref.partition)
+        self._register()
 
     def _record_read(self) -> None:
         for ref, next_offset in self._read_up_to.items():
@@ -153,189 +230,18 @@ class NodeAgent:
                 self.journal.advance(ref.topic, ref.partition, Position(ref.incarnation, next_offset))
         self._read_up_to.clear()
 
-    async def obey(self, ref: PartitionRef, records: Sequence[Record], next_offset: int) -> None:
-        """Record a batch of this node's commands with the position behind them, then act on them in order."""
-        seen_up_to = self.next_offset(ref) or 0
-        actions: list[Callable[[], object]] = []
-        with self.journal.transaction():
-            for record in records:
-                if record.offset < seen_up_to:
-                    continue
-                try:
-                    command = receive(record).data
-                except Permanent as error:
-                    _log.error("unreadable command", node=self.name, offset=record.offset, error=str(error))
-                    continue
-                if isinstance(command, PrepareTask | StartTask | StopTask):
-                    self._record(command, actions)
-            self.journal.advance(ref.topic, ref.partition, Position(ref.incarnation, next_offset))
-            self.publisher.strike_published()
-        self.publisher.wake()
-        for action in actions:
-            result = action()
-            if asyncio.iscoroutine(result):
-                await result
-
-    def _record(self, command: PrepareTask | StartTask | StopTask, actions: list[Callable[[], object]]) -> None:
-        if command.epoch != self._identity.epoch:
-            _log.warning("command of another epoch", node=self.name, allocation=command.allocation_id)
-            return
-        if not self.journal.command_is_new(command.allocation_id, command.command_seq):
-            return
-        before = self.journal.allocation(command.allocation_id)
-        if isinstance(command, PrepareTask):
-            self._prepare(command)
-        elif isinstance(command, StartTask):
-            self._record_start(command, actions)
-        else:
-            self._record_stop(command, before, actions)
-
-    def _prepare(self, command: PrepareTask) -> None:
-        addr, port = None, None
-        if command.work.task_rank == 0:
-            addr, port = self._settings.advertise_addr, free_port(self._settings.advertise_addr)
-        self.journal.record_command(
-            command.allocation_id,
-            command.command_seq,
-            state=PREPARED,
-            work=command.work,
-            master_addr=addr,
-            master_port=port,
-        )
-        if self._refuse_unknown_devices(command):
-            return
-        self.tell(
-            TaskReady(
-                node=self.name,
-                observed_at=self._clock.now(),
-                allocation_id=command.allocation_id,
-                master_addr=addr,
-                master_port=port,
-            )
-        )
-
-    def _refuse_unknown_devices(self, command: PrepareTask | StartTask) -> bool:
-        present = {device.uuid for device in self._driver.devices()}
-        missing = [uuid for uuid in command.work.device_uuids if uuid not in present]
-        if not missing:
-            return False
-        detail = f"the node has no device {', '.join(missing)}"
-        self._end_without_running(command.allocation_id, Outcome.FAILED, Reason.START_FAILED, detail)
-        return True
-
-    def _record_start(self, command: StartTask, actions: list[Callable[[], object]]) -> None:
-        self.journal.record_command(
-            command.allocation_id,
-            command.command_seq,
-            state=STARTING,
-            work=command.work,
-            master_addr=command.master_addr,
-            master_port=command.master_port,
-        )
-        if self._refuse_unknown_devices(command):
-            return
-        allocation = self.journal.allocation(command.allocation_id)
-        assert allocation is not None
-        actions.append(lambda: self._start(allocation))
-
-    def _record_stop(
-        self, command: StopTask, before: JournaledAllocation | None, actions: list[Callable[[], object]]
-    ) -> None:
-        if before is not None and before.ended_at is not None:
-            self.journal.record_command(command.allocation_id, command.command_seq, state=before.state)
-            return
-        self.journal.record_command(command.allocation_id, command.command_seq, state=STOPPING)
-        if before is None or before.state == PREPARED:
-            reason = command.reason if command.reason in set(Reason) else Reason.CANCELLED
-            self._end_without_running(command.allocation_id, Outcome.STOPPED, Reason(reason), None)
-            return
-        actions.append(lambda: self._stop(command.allocation_id, command.grace_seconds))
-
-    def _later(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Try again in a while, unless the agent ends first: then its next start finds what is left to do."""
-
-        async def wait_and_act() -> None:
-            await self._clock.sleep(1.0)
-            await action()
-
-        assert self._group is not None
-        self._group.create_task(wait_and_act())
-
-    async def _stop(self, allocation_id: str, grace_seconds: float) -> None:
-        try:
-            known = await self._executor.stop(allocation_id, grace_seconds)
-        except Retryable as error:
-            _log.warning("the task cannot be stopped yet", allocation=allocation_id, error=str(error))
-            self._later(lambda: self._stop(allocation_id, grace_seconds))
-            return
-        if known is None:
-            _log.error("asked to stop a task that the executor does not know", allocation=allocation_id)
-            with self.journal.transaction():
-                self._end_without_running(allocation_id, Outcome.STOPPED, Reason.CANCELLED, None)
-            self.publisher.wake()
-
-    def _end_without_running(self, allocation_id: str, outcome: Outcome, reason: Reason, detail: str | None) -> None:
-        """Nothing of it ever ran, so it has ended and its devices are empty."""
-        now = self._clock.now()
-        self.journal.record_end(allocation_id, outcome, now)
-        self.journal.record_emptied(allocation_id)
-        about = {"node": self.name, "observed_at": now, "allocation_id": allocation_id}
-        self.tell(TaskExited.model_validate({**about, "outcome": outcome, "reason": reason, "detail": detail}))
-        self.tell(DevicesEmptied.model_validate(about))
-
-    async def _start(self, allocation: JournaledAllocation) -> None:
-        assert allocation.work is not None
-        work = allocation.work
-        workdir = work.run.workdir
-        if workdir is None:
-            scratch = self._folder / "work" / allocation.allocation_id
-            scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
-            workdir = str(scratch)
-        launch = TaskLaunch(
-            allocation_id=allocation.allocation_id,
-            argv=tuple(work.run.command),
-            env=task_environment(
-                work=work,
-                allocation_id=allocation.allocation_id,
-                node=self.name,
-                visible_devices=self._driver.visible_devices(list(work.device_uuids)),
-                base=self._environment,
-                master_addr=allocation.master_addr,
-                master_port=allocation.master_port,
-            ),
-            workdir=workdir,
-            output_path=str(self.output_path(allocation.allocation_id)),
-        )
-        try:
-            await self._executor.start(launch)
-        except Retryable as error:
-            _log.warning("the task cannot be started yet", allocation=allocation.allocation_id, error=str(error))
-            self._later(lambda: self._start(allocation))
-        except Permanent as error:
-            _log.error("the task cannot be started", allocation=allocation.allocation_id, error=str(error))
-            with self.journal.transaction():
-                self._end_without_running(
-                    allocation.allocation_id, Outcome.FAILED, Reason.START_FAILED, str(error)[:500]
-                )
-            self.publisher.wake()
-
-    def output_path(self, allocation_id: str) -> Path:
-        """Where the task's output is. Allocation ids come from placement, never from a path that somebody sent."""
-        return self._folder / "output" / allocation_id
-
     # --- tasks and reports -------------------------------------------------------------------------------------------
 
-    async def _watch_tasks(self) -> None:
+    async def _watch_tasks(self, unknown: Sequence[TaskStatus]) -> None:
         """Every change of a task becomes facts in the journal; what has been told completely is forgotten."""
-        async with asyncio.TaskGroup() as checks:
-            await self._fold(await self._executor.statuses(), checks)
-            async for batch in _batches(self._executor):
-                await self._fold(batch, checks)
+        await self._fold([*unknown, *await self._patiently(self._executor.statuses)])
+        async for batch in _batches(self._executor):
+            await self._fold(batch)
 
-    async def _fold(self, batch: Sequence[TaskStatus], checks: asyncio.TaskGroup) -> None:
-        done = self.facts.record(batch, self.name, checks, self.publisher)
-        self.publisher.wake()
-        for allocation_id in done:
+    async def _fold(self, batch: Sequence[TaskStatus]) -> None:
+        if not batch:
+            return
+        for allocation_id in self.facts.record(batch):
             try:
                 await self._executor.forget(allocation_id)
             except Retryable as error:
@@ -349,11 +255,26 @@ class NodeAgent:
             with self.journal.transaction():
                 self.publisher.strike_published()
                 self._record_read()
-                cutoff = self._clock.now() - timedelta(days=self._settings.keep_ended_days)
-                self.journal.prune_ended(ended_before=cutoff, keep_newest=self._settings.keep_ended_newest)
-                if not self.publisher.behind:
+                talkative = self._stop_talkative()
+                if self.publisher.away is None:
                     self.tell(self._current_report())
             self.publisher.wake()
+            self._control.want(talkative)
+
+    def _stop_talkative(self) -> list[str]:
+        """Tasks that printed more than they may: one of them must not fill the node's disk."""
+        found = [
+            allocation.allocation_id
+            for allocation in self.journal.live_allocations()
+            if allocation.ended_at is None
+            and allocation.state != Phase.PREPARED
+            and allocation.stop_reason != Reason.OUTPUT_LIMIT
+            and self.files.output_bytes(allocation.allocation_id) > self._settings.max_output_bytes
+        ]
+        for allocation_id in found:
+            _log.warning("a task printed too much and is stopped", node=self.name, allocation=allocation_id)
+            self.journal.record_stop(allocation_id, Phase.STOPPING, Reason.OUTPUT_LIMIT, _OUTPUT_LIMIT_GRACE_SECONDS)
+        return found
 
     def _current_report(self) -> NodeReport:
         return NodeReport(
@@ -371,6 +292,30 @@ class NodeAgent:
             ],
         )
 
+    # --- housekeeping ------------------------------------------------------------------------------------------------
+
+    async def _keep_house(self) -> None:
+        """Old tasks go, with their output and scratch folders; once, also what an earlier journal left."""
+        known = {allocation.allocation_id for allocation in self.journal.allocations()}
+        cutoff = self._clock.now() - timedelta(days=self._settings.keep_ended_days)
+        await self._remove_files(await asyncio.to_thread(self.files.leftovers, known, cutoff.timestamp()))
+        while True:
+            await self._prune()
+            await self._clock.sleep(self._settings.housekeeping_seconds)
+
+    async def _prune(self) -> None:
+        cutoff = self._clock.now() - timedelta(days=self._settings.keep_ended_days)
+        newest = self._settings.keep_ended_newest
+        while old := self.journal.prunable(ended_before=cutoff, keep_newest=newest, limit=_PRUNE_BATCH):
+            # Files first: after a crash in between the journal still knows whose they are.
+            await self._remove_files(old)
+            with self.journal.transaction():
+                self.journal.forget(old)
+
+    async def _remove_files(self, allocation_ids: Sequence[str]) -> None:
+        for failure in await asyncio.to_thread(self.files.remove, allocation_ids):
+            _log.warning("files of an old task cannot be removed", node=self.name, error=failure)
+
 
 async def _batches(executor: Executor) -> AsyncIterator[list[TaskStatus]]:
     """Changes as they come, with whatever else has queued up meanwhile."""
@@ -378,10 +323,3 @@ async def _batches(executor: Executor) -> AsyncIterator[list[TaskStatus]]:
         batch = [status]
         batch.extend(executor.waiting_changes())
         yield batch
-
-
-def free_port(address: str) -> int:
-    """A TCP port that is free at this moment on `address`."""
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])

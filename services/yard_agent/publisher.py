@@ -11,6 +11,7 @@ from yard_store.ports import Clock
 
 _log = structlog.get_logger("yard.agent")
 
+_FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 2.0
 
 
@@ -27,15 +28,12 @@ class Publisher:
         self._wake = asyncio.Event()
         self._published = 0
         self._struck = 0
+        self.away: str | None = None
+        """Why the bus takes nothing at the moment: then nothing that can be left out should be added."""
 
     def wake(self) -> None:
         """There is something new in the spool."""
         self._wake.set()
-
-    @property
-    def behind(self) -> bool:
-        """Whether the bus lags: then nothing that can be left out should be added."""
-        return bool(self._journal.pending(1, self._published))
 
     def strike_published(self) -> None:
         """Call inside of a transaction of the journal."""
@@ -44,7 +42,7 @@ class Publisher:
             self._struck = self._published
 
     async def run(self) -> None:
-        pause = 0.05
+        pause = _FIRST_PAUSE_SECONDS
         while True:
             self._wake.clear()
             events = self._journal.pending(self._batch, self._published)
@@ -54,9 +52,14 @@ class Publisher:
             try:
                 await self._bus.publish(events)
             except Retryable as error:
-                _log.warning("the bus is away, events wait in the journal", node=self._node, error=str(error))
+                if self.away is None:
+                    _log.warning("the bus is away, events wait in the journal", node=self._node, error=str(error))
+                self.away = str(error)
                 await self._clock.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
                 continue
-            pause = 0.05
+            if self.away is not None:
+                _log.info("the bus is back", node=self._node)
+                self.away = None
+            pause = _FIRST_PAUSE_SECONDS
             self._published = events[-1].publish_seq or self._published

@@ -8,6 +8,7 @@ from yard_events import registry
 from yard_placement.api import build_api
 from yard_placement.cycle import PRUNE, PlacementCycle
 from yard_placement.handlers import PlacementHandlers
+from yard_placement.look import Look
 from yard_placement.settings import PlacementSettings
 from yard_placement.tables import SCHEMA, TABLES
 from yard_runtime.service import EventService, Runtime
@@ -17,10 +18,12 @@ from yard_store.migrations import migrate
 async def build(settings: PlacementSettings, runtime: Runtime) -> EventService:
     await migrate(runtime.engine, SCHEMA, Path(__file__).parent / "migrations")
     store = runtime.store(TABLES, "placement")
-    handlers = PlacementHandlers(settings)
+    look = Look()
+    handlers = PlacementHandlers(settings, look)
     scope = pool_key(settings.cluster, settings.pool)
 
-    async def plan_pruning() -> None:
+    async def activate() -> None:
+        look.again()
         async with store.unit_of_work() as uow:
             uow.set_timer(scope, PRUNE, "", uow.now + timedelta(minutes=5))
 
@@ -34,7 +37,7 @@ async def build(settings: PlacementSettings, runtime: Runtime) -> EventService:
             registry.NODES_EVENTS: handlers.node_events,
             registry.INVENTORY_STATE: handlers.inventory,
         },
-        scopes={scope: PlacementCycle(settings)},
-        on_activate=plan_pruning,
+        scopes={scope: PlacementCycle(settings, look)},
+        on_activate=activate,
         http=build_api(store),
     )

@@ -1,28 +1,27 @@
 """Handlers fold facts into the ledger and mark the pool dirty; they decide nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sa
 
 from yard_bus.consumer import Received
+from yard_domain.errors import Permanent
 from yard_domain.names import pool_key
 from yard_domain.states import AttemptState, NodeState
 from yard_events.types import (
-    DevicesEmptied,
     InventoryNode,
     NodeRegistered,
     NodeReport,
     PlaceAttempt,
     StopAttempt,
-    TaskExited,
-    TaskReady,
-    TaskStarted,
     WithdrawAttempt,
 )
 from yard_placement import repository
-from yard_placement.ledger import Allocation, Attempt
+from yard_placement.facts import TASK_FACTS, fold_task_facts
+from yard_placement.ledger import Attempt
+from yard_placement.look import Look
 from yard_placement.reports import fold_reports
 from yard_placement.repository import DEVICES, NODES
 from yard_placement.settings import PlacementSettings
@@ -31,84 +30,122 @@ from yard_store.unit_of_work import UnitOfWork
 
 
 class PlacementHandlers:
-    def __init__(self, settings: PlacementSettings) -> None:
+    def __init__(self, settings: PlacementSettings, look: Look) -> None:
         self._settings = settings
+        self._look = look
         self._scope = pool_key(settings.cluster, settings.pool)
 
     async def requests(self, batch: Sequence[Received], uow: UnitOfWork) -> None:
-        """Admission's commands: place, stop, withdraw."""
+        """Admission's commands: place, stop, withdraw. Raises Permanent for a pool that is not served here."""
         new: dict[str, Attempt] = {}
         orders: list[StopAttempt | WithdrawAttempt] = []
         for received in batch:
             data = received.data
+            if not isinstance(data, PlaceAttempt | StopAttempt | WithdrawAttempt):
+                continue
+            if data.key() != self._scope:
+                raise Permanent(f"{data.attempt_id}: pool {data.key()} is not served here, only {self._scope} is")
             if isinstance(data, PlaceAttempt):
-                new[data.attempt_id] = _pending(data)
-            elif isinstance(data, StopAttempt | WithdrawAttempt):
+                new.setdefault(data.attempt_id, _pending(data, uow))
+            else:
                 orders.append(data)
         await repository.insert_attempts(uow.connection, list(new.values()))
         if orders:
             known = await repository.attempts_by_id(uow.connection, [order.attempt_id for order in orders])
             for order in orders:
                 attempt = known.get(order.attempt_id)
-                if attempt is not None and attempt.state != AttemptState.ENDED:
+                if attempt is not None:
                     _order(attempt, order)
-            await repository.save_attempts(uow.connection, known.values())
-        uow.mark_dirty(self._scope)
+            await repository.save_orders(uow.connection, [a for a in known.values() if a.attention])
+        self._look_again(uow)
 
     async def inventory(self, batch: Sequence[Received], uow: UnitOfWork) -> None:
         """Which nodes and devices exist and may be used. The newest state of each node in the batch counts."""
-        newest = {data.node: data for received in batch if isinstance(data := received.data, InventoryNode)}
-        if not newest:
+        newest = {data.node: (r.record.offset, data) for r in batch if isinstance(data := r.data, InventoryNode)}
+        known = await _known_nodes(uow, newest)
+        rows: list[dict[str, Any]] = []
+        devices: dict[str, dict[str, Any]] = {}
+        unlike: list[str] = []
+        for name, (offset, node) in newest.items():
+            before = known.get(name)
+            if before is not None and offset <= before.inventory_offset:
+                continue
+            rows.append(_node_row(node, offset))
+            devices |= {device["uuid"]: device for device in _device_rows(node)}
+            if before is None or (before.state, before.boot_id) != (node.state, node.boot_id):
+                unlike.append(name)
+        if not rows:
             return
+        await bulk_insert(uow.connection, NODES, rows, update=[name for name in rows[0] if name != "name"])
+        gone = sa.update(DEVICES).where(any_of(DEVICES.c.node, [row["name"] for row in rows]))
+        await uow.connection.execute(gone.where(DEVICES.c.uuid.not_in(list(devices))).values(present=False))
         await bulk_insert(
             uow.connection,
-            NODES,
-            [_node_row(node) for node in newest.values()],
-            update=["pool_key", "state", "cordoned", "agent_url", "cpus", "memory_bytes", "last_contact"],
+            DEVICES,
+            list(devices.values()),
+            update=["node", "idx", "model", "memory_bytes", "healthy", "present"],
         )
-        await uow.connection.execute(
-            sa.update(DEVICES).where(any_of(DEVICES.c.node, list(newest))).values(present=False)
-        )
-        devices = [row for node in newest.values() for row in _device_rows(node)]
-        await bulk_insert(
-            uow.connection, DEVICES, devices, update=["node", "idx", "model", "memory_bytes", "healthy", "present"]
-        )
-        live = await repository.live_allocations_of_nodes(uow.connection, newest)
-        await repository.want_attention(uow.connection, [allocation.attempt_id for allocation in live])
-        uow.mark_dirty(self._scope)
+        await repository.attend_to_nodes(uow.connection, unlike)
+        self._look_again(uow)
 
     async def node_events(self, batch: Sequence[Received], uow: UnitOfWork) -> None:
         """What agents saw. Facts about one allocation arrive in the order in which they happened."""
-        facts = [r.data for r in batch if isinstance(r.data, TaskReady | TaskStarted | TaskExited | DevicesEmptied)]
-        known = await repository.allocations_by_id(uow.connection, [fact.allocation_id for fact in facts])
-        for fact in facts:
-            allocation = known.get(fact.allocation_id)
-            if allocation is not None and allocation.live:
-                _fold(allocation, fact)
-        changed = [allocation for allocation in known.values() if allocation.live]
-        await repository.save_allocations(uow.connection, changed)
-        await repository.want_attention(uow.connection, [allocation.attempt_id for allocation in changed])
-        await self._epochs(batch, uow)
-        reports = {data.node: data for r in batch if isinstance(data := r.data, NodeReport)}
+        facts = [received.data for received in batch if isinstance(received.data, TASK_FACTS)]
+        if await fold_task_facts(uow.connection, facts):
+            uow.mark_dirty(self._scope)
+        of_nodes = [(r.record.offset, r.data) for r in batch if isinstance(r.data, NodeRegistered | NodeReport)]
+        if of_nodes:
+            await self._nodes(of_nodes, uow)
+
+    async def _nodes(self, facts: Sequence[tuple[int, NodeRegistered | NodeReport]], uow: UnitOfWork) -> None:
+        """A registration names the agent's epoch; allocations of an older one are closed by the cycle."""
+        known = await _known_nodes(uow, {fact.node for _, fact in facts})
+        fresh = [
+            (offset, fact)
+            for offset, fact in facts
+            if (before := known.get(fact.node)) is None or offset > before.agent_offset
+        ]
+        if not fresh:
+            return
+        epochs = {fact.node: fact.epoch for _, fact in fresh if isinstance(fact, NodeRegistered)}
+        rows = [
+            {
+                "name": name,
+                "epoch": epochs.get(name) or (known[name].epoch if name in known else None),
+                "memory_bytes": 0,
+                "agent_offset": offset,
+            }
+            for name, offset in {fact.node: offset for offset, fact in fresh}.items()
+        ]
+        await bulk_insert(uow.connection, NODES, rows, update=["epoch", "agent_offset"])
+        changed = [name for name, epoch in epochs.items() if name not in known or known[name].epoch != epoch]
+        if changed:
+            await repository.attend_to_nodes(uow.connection, changed)
+            self._look_again(uow)
+        reports = {fact.node: fact for _, fact in fresh if isinstance(fact, NodeReport)}
         if reports:
             reissue_before = uow.now - timedelta(seconds=self._settings.reissue_after_seconds)
             await fold_reports(list(reports.values()), uow, reissue_before)
-        if changed:
-            uow.mark_dirty(self._scope)
 
-    async def _epochs(self, batch: Sequence[Received], uow: UnitOfWork) -> None:
-        """A registration names the agent's epoch; allocations of an older one are closed by the cycle."""
-        registered = {data.node: data for r in batch if isinstance(data := r.data, NodeRegistered)}
-        if not registered:
-            return
-        rows = [{"name": node.node, "epoch": node.epoch, "memory_bytes": 0} for node in registered.values()]
-        await bulk_insert(uow.connection, NODES, rows, update=["epoch"])
-        live = await repository.live_allocations_of_nodes(uow.connection, registered)
-        await repository.want_attention(uow.connection, [allocation.attempt_id for allocation in live])
+    def _look_again(self, uow: UnitOfWork) -> None:
         uow.mark_dirty(self._scope)
+        uow.after_commit(self._look.again)
 
 
-def _pending(data: PlaceAttempt) -> Attempt:
+async def _known_nodes(uow: UnitOfWork, names: Iterable[str]) -> dict[str, Any]:
+    columns = (
+        NODES.c.name,
+        NODES.c.state,
+        NODES.c.epoch,
+        NODES.c.boot_id,
+        NODES.c.agent_offset,
+        NODES.c.inventory_offset,
+    )
+    found = await uow.connection.execute(sa.select(*columns).where(any_of(NODES.c.name, sorted(names))))
+    return {row.name: row for row in found}
+
+
+def _pending(data: PlaceAttempt, uow: UnitOfWork) -> Attempt:
     return Attempt(
         attempt_id=data.attempt_id,
         job_id=data.job_id,
@@ -119,6 +156,7 @@ def _pending(data: PlaceAttempt) -> Attempt:
         pool_key=pool_key(data.cluster, data.pool),
         priority=data.priority,
         submitted_at=data.submitted_at,
+        pending_since=uow.now,
         spec={
             "tasks": data.tasks.model_dump(mode="json", exclude_none=True),
             "run": data.run.model_dump(mode="json", exclude_none=True),
@@ -127,36 +165,31 @@ def _pending(data: PlaceAttempt) -> Attempt:
 
 
 def _order(attempt: Attempt, order: StopAttempt | WithdrawAttempt) -> None:
-    """The first stop counts; a withdrawal means nothing once the attempt was granted."""
+    """The first stop counts; a withdrawal means nothing once the attempt was granted. A change wants attention."""
+    if attempt.state == AttemptState.ENDED:
+        return
     if isinstance(order, WithdrawAttempt):
-        attempt.withdrawn = attempt.withdrawn or attempt.state == AttemptState.PENDING
+        if attempt.state == AttemptState.PENDING and not attempt.withdrawn:
+            attempt.withdrawn = attempt.attention = True
     elif attempt.stop_reason is None:
         attempt.stop_reason, attempt.stop_grace_seconds = order.reason, order.grace_seconds
-    attempt.attention = True
+        attempt.attention = True
 
 
-def _fold(allocation: Allocation, fact: TaskReady | TaskStarted | TaskExited | DevicesEmptied) -> None:
-    if isinstance(fact, TaskReady):
-        allocation.ready = True
-        allocation.master_addr, allocation.master_port = fact.master_addr, fact.master_port
-    elif isinstance(fact, TaskStarted):
-        allocation.started = True
-    elif isinstance(fact, TaskExited):
-        allocation.exit(fact.outcome, fact.reason, fact.exit_code, fact.signal, fact.detail)
-    else:
-        allocation.emptied = True
-
-
-def _node_row(node: InventoryNode) -> dict[str, Any]:
+def _node_row(node: InventoryNode, offset: int) -> dict[str, Any]:
+    if node.state not in set(NodeState):
+        raise Permanent(f"node {node.node}: {node.state!r} is no state of a node")
     return {
         "name": node.node,
         "pool_key": pool_key(node.cluster, node.pool),
-        "state": NodeState(node.state).value,
+        "state": node.state,
         "cordoned": node.cordoned,
         "agent_url": node.agent_url,
         "cpus": node.cpus,
         "memory_bytes": node.memory_bytes,
         "last_contact": node.last_contact,
+        "boot_id": node.boot_id,
+        "inventory_offset": offset,
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from yard_domain.states import AllocationState, AttemptState
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Allocation:
     """See `tables.AllocationRow`; the same fields."""
 
@@ -27,6 +27,7 @@ class Allocation:
     command: dict[str, Any]
     commanded_at: datetime
     granted_at: datetime
+    billed_since: datetime
     ready: bool = False
     master_addr: str | None = None
     master_port: int | None = None
@@ -49,22 +50,19 @@ class Allocation:
     def live(self) -> bool:
         return self.released_at is None
 
-    def exit(
-        self,
-        outcome: str,
-        reason: str,
-        exit_code: int | None = None,
-        signal: int | None = None,
-        detail: str | None = None,
-    ) -> None:
-        """The first end counts; a task ends once."""
+    @property
+    def lost(self) -> bool:
+        """Its node is silent and its end is unknown."""
+        return self.lost_since is not None and self.outcome is None
+
+    def exit(self, outcome: str, reason: str) -> None:
+        """Taken to have ended; an end that its node reported stands."""
         if self.outcome is None:
             self.outcome, self.reason = outcome, reason
-            self.exit_code, self.signal, self.detail = exit_code, signal, detail
             self.state = AllocationState.RELEASING
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Attempt:
     """See `tables.AttemptRow`; the same fields, with the attempt's allocations by task rank."""
 
@@ -77,6 +75,7 @@ class Attempt:
     pool_key: str
     priority: int
     submitted_at: datetime
+    pending_since: datetime
     spec: dict[str, Any]
     state: str = AttemptState.PENDING
     attention: bool = False
@@ -91,17 +90,22 @@ class Attempt:
     allocations: list[Allocation] = field(default_factory=list[Allocation])
 
     @property
-    def cluster(self) -> str:
-        return self.pool_key.partition("/")[0]
+    def gang(self) -> bool:
+        return len(self.allocations) > 1
 
-    @property
-    def pool(self) -> str:
-        return self.pool_key.partition("/")[2]
 
-    @property
-    def over(self) -> bool:
-        """Ended, and every device handed back."""
-        return self.state == AttemptState.ENDED and all(not allocation.live for allocation in self.allocations)
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a look at the pending set needs of an attempt: not what it runs, which may be large."""
+
+    attempt_id: str
+    job_id: str
+    project_id: str
+    attempt: int
+    pool_key: str
+    pending_since: datetime
+    reason: str | None
+    tasks: dict[str, Any]
 
 
 ALLOCATION_FIELDS = tuple(f.name for f in fields(Allocation))
@@ -110,9 +114,20 @@ ATTEMPT_FIELDS = tuple(f.name for f in fields(Attempt) if f.name != "allocations
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What the lifecycle needs to know of a node."""
+    """What the lifecycle needs to know of a node. `boot_id` is inventory's, `epoch` the agent's: they may differ for a
+    moment, for they come on two topics."""
 
     state: str | None
     epoch: str | None
     agent_url: str
     last_contact: datetime | None
+    boot_id: str | None = None
+
+    def current(self, epoch: str) -> bool:
+        """Whether nothing known speaks against this epoch."""
+        return self.epoch in (None, epoch) and self.boot_id in (None, boot_of(epoch))
+
+
+def boot_of(epoch: str) -> str:
+    """The boot id in an epoch, which is boot id and journal id in one."""
+    return epoch.rpartition("/")[0]

@@ -9,7 +9,6 @@ released when its node has seen its devices empty, which may be later.
 """
 
 from datetime import datetime
-from typing import Any
 
 from yard_domain.reasons import Reason
 from yard_domain.states import AllocationState, AttemptState, NodeState, Outcome
@@ -19,10 +18,10 @@ from yard_events.types import (
     AttemptLost,
     AttemptRecovered,
     AttemptStarted,
+    TaskEnd,
 )
-from yard_placement.ledger import Allocation, Attempt, NodeFacts
-from yard_placement.outbox import START, STOP, Outbox
-from yard_placement.work import task_work
+from yard_placement.ledger import Allocation, Attempt, NodeFacts, boot_of
+from yard_placement.outbox import PREPARE, START, STOP, Outbox
 
 
 def advance(attempt: Attempt, nodes: dict[str, NodeFacts], outbox: Outbox, grace_seconds: float) -> list[Allocation]:
@@ -31,16 +30,17 @@ def advance(attempt: Attempt, nodes: dict[str, NodeFacts], outbox: Outbox, grace
     if attempt.state == AttemptState.PENDING:
         _end_pending(attempt, outbox)
         return []
+    _close_old_epochs(attempt, nodes)
+    released: list[Allocation] = []
     if attempt.state != AttemptState.ENDED:
-        _close_old_epochs(attempt, nodes)
-        _lose_or_recover(attempt, nodes, outbox)
+        _lose(attempt, nodes, outbox)
+        released = _recover(attempt, nodes, outbox)
         if attempt.state == AttemptState.PREPARING:
             _start_gang(attempt, outbox)
-        if attempt.state == AttemptState.STARTING or not attempt.started_sent:
-            _note_started(attempt, outbox)
+        _note_started(attempt, outbox)
         _stop_if_needed(attempt, outbox, grace_seconds)
         _end_if_all_exited(attempt, outbox)
-    return _release_emptied(attempt, outbox)
+    return released + _release_emptied(attempt, outbox)
 
 
 def _end_pending(attempt: Attempt, outbox: Outbox) -> None:
@@ -52,50 +52,63 @@ def _end_pending(attempt: Attempt, outbox: Outbox) -> None:
 
 
 def _close_old_epochs(attempt: Attempt, nodes: dict[str, NodeFacts]) -> None:
-    """A new epoch is announced only when nothing of the old one is left, so its tasks have ended and are gone."""
+    """A new epoch is announced only when nothing of the old one is left, so its tasks have ended and are gone.
+
+    Also for an attempt that has ended: the agent of a new epoch says nothing more of devices that were emptying.
+    """
     for allocation in attempt.allocations:
         node = nodes.get(allocation.node)
-        if not allocation.live or node is None or node.epoch is None or node.epoch == allocation.epoch:
+        if not allocation.live or node is None or node.epoch in (None, allocation.epoch):
             continue
-        rebooted = node.epoch.partition("/")[0] != allocation.epoch.partition("/")[0]
-        reason = Reason.NODE_REBOOTED if rebooted else Reason.AGENT_STATE_LOST
-        allocation.exit(Outcome.LOST, reason)
+        rebooted = boot_of(node.epoch or "") != boot_of(allocation.epoch)
+        allocation.exit(Outcome.LOST, Reason.NODE_REBOOTED if rebooted else Reason.AGENT_STATE_LOST)
         allocation.emptied = True
 
 
-def _lose_or_recover(attempt: Attempt, nodes: dict[str, NodeFacts], outbox: Outbox) -> None:
-    """Billing stops at the node's last contact and goes on when it is back; the devices stay booked all along."""
-    missing: list[Allocation] = []
-    back: list[Allocation] = []
-    last_contact = outbox.now
+def _lose(attempt: Attempt, nodes: dict[str, NodeFacts], outbox: Outbox) -> None:
+    """Billing stops at the node's last contact; the devices stay booked until the agent says more."""
+    missing: dict[str, list[Allocation]] = {}
     for allocation in attempt.allocations:
         node = nodes.get(allocation.node)
-        silent = node is not None and node.state == NodeState.LOST
-        if silent and not allocation.exited and allocation.lost_since is None:
-            contact = node.last_contact if node is not None and node.last_contact is not None else outbox.now
-            allocation.lost_since = max(contact, allocation.granted_at)
-            last_contact = min(last_contact, allocation.lost_since)
-            missing.append(allocation)
-        elif not silent and allocation.lost_since is not None and not allocation.exited:
-            back.append(allocation)
-    if missing:
-        attempt.lost_since = last_contact
-        attempt.state = AttemptState.LOST
-        ids = [allocation.allocation_id for allocation in missing]
+        if node is not None and node.state == NodeState.LOST and not allocation.exited and not allocation.lost:
+            missing.setdefault(allocation.node, []).append(allocation)
+    for name, allocations in missing.items():
+        # Another service's clock: within the bounds that billing sets, so that the two agree to the microsecond.
+        last_contact = min(nodes[name].last_contact or outbox.now, outbox.clock.last)
+        ids = [allocation.allocation_id for allocation in allocations]
         outbox.decide(AttemptLost, attempt, last_contact=last_contact, allocation_ids=ids)
-    if back:
-        _recover(attempt, back, outbox)
+        for allocation in allocations:
+            allocation.lost_since = max(last_contact, allocation.billed_since)
+        attempt.lost_since = min(attempt.lost_since or last_contact, last_contact)
+        attempt.state = AttemptState.LOST
 
 
-def _recover(attempt: Attempt, back: list[Allocation], outbox: Outbox) -> None:
-    ids = [allocation.allocation_id for allocation in back]
-    still_lost = any(a.lost_since is not None and a not in back for a in attempt.allocations if not a.exited)
-    time = outbox.decide(AttemptRecovered, attempt, allocation_ids=ids)
+def _recover(attempt: Attempt, nodes: dict[str, NodeFacts], outbox: Outbox) -> list[Allocation]:
+    """Billing goes on for what is back. What turned out to have ended is not lost either: the others may go on.
+
+    Whatever is empty by now is released first, for it goes on no meter again.
+    """
+    if all(allocation.exited for allocation in attempt.allocations):
+        return []  # it ends, which says more
+    back = [a for a in attempt.allocations if a.lost_since is not None and (a.exited or _heard(a, nodes))]
+    if not back:
+        return []
+    released = _release_emptied(attempt, outbox)
+    time = outbox.decide(AttemptRecovered, attempt, allocation_ids=[allocation.allocation_id for allocation in back])
     for allocation in back:
-        _end_lost_time(allocation, time)
-    if not still_lost:
+        if allocation.live:
+            _end_lost_time(allocation, time)
+            allocation.billed_since = time
+    if not any(allocation.lost for allocation in attempt.allocations):
         attempt.lost_since = None
         attempt.state = _state_when_known(attempt)
+    return released
+
+
+def _heard(allocation: Allocation, nodes: dict[str, NodeFacts]) -> bool:
+    """A node that came back with another boot id has none of it: what its agent will say comes on another topic."""
+    node = nodes.get(allocation.node)
+    return node is None or (node.state != NodeState.LOST and node.current(allocation.epoch))
 
 
 def _state_when_known(attempt: Attempt) -> AttemptState:
@@ -103,8 +116,8 @@ def _state_when_known(attempt: Attempt) -> AttemptState:
         return AttemptState.STOPPING
     if attempt.started_sent:
         return AttemptState.RUNNING
-    gang = len(attempt.allocations) > 1
-    return AttemptState.PREPARING if gang and attempt.allocations[0].command_seq < 2 else AttemptState.STARTING
+    preparing = attempt.gang and attempt.allocations[0].command_type == PREPARE
+    return AttemptState.PREPARING if preparing else AttemptState.STARTING
 
 
 def _end_lost_time(allocation: Allocation, until: datetime) -> None:
@@ -120,12 +133,7 @@ def _start_gang(attempt: Attempt, outbox: Outbox) -> None:
         return
     first = attempt.allocations[0]
     for allocation in attempt.allocations:
-        payload: dict[str, Any] = {
-            "work": task_work(attempt, allocation),
-            "master_addr": first.master_addr,
-            "master_port": first.master_port,
-        }
-        outbox.command(allocation, START, payload)
+        outbox.command(attempt, allocation, START, master_addr=first.master_addr, master_port=first.master_port)
     attempt.state = AttemptState.STARTING
 
 
@@ -143,11 +151,12 @@ def _note_started(attempt: Attempt, outbox: Outbox) -> None:
 
 
 def _stop_if_needed(attempt: Attempt, outbox: Outbox, grace_seconds: float) -> None:
-    """As a whole: on request, or because a member of the gang did not succeed."""
+    """As a whole: on request, or because a member of the gang did not succeed. Once, and only what still runs."""
+    running = [allocation for allocation in attempt.allocations if not allocation.exited]
+    if not running:
+        return
     if attempt.stop_reason is None:
         if not any(a.exited and a.outcome != Outcome.SUCCEEDED for a in attempt.allocations):
-            return
-        if all(a.exited for a in attempt.allocations):
             return
         attempt.stop_reason, attempt.stop_grace_seconds = Reason.GANG_MEMBER_FAILED, grace_seconds
     if attempt.stop_sent:
@@ -156,9 +165,8 @@ def _stop_if_needed(attempt: Attempt, outbox: Outbox, grace_seconds: float) -> N
     if attempt.state != AttemptState.LOST:
         attempt.state = AttemptState.STOPPING
     grace = attempt.stop_grace_seconds if attempt.stop_grace_seconds is not None else grace_seconds
-    for allocation in attempt.allocations:
-        if not allocation.exited:
-            outbox.command(allocation, STOP, {"grace_seconds": grace, "reason": attempt.stop_reason})
+    for allocation in running:
+        outbox.command(attempt, allocation, STOP, grace_seconds=grace, reason=str(attempt.stop_reason))
 
 
 def _end_if_all_exited(attempt: Attempt, outbox: Outbox) -> None:
@@ -170,7 +178,7 @@ def _end_if_all_exited(attempt: Attempt, outbox: Outbox) -> None:
         AttemptExited,
         attempt,
         outcome=outcome,
-        reason=cause.reason if outcome != Outcome.STOPPED else attempt.stop_reason,
+        reason=(attempt.stop_reason if outcome == Outcome.STOPPED else None) or cause.reason,
         exit_code=cause.exit_code,
         detail=cause.detail,
         tasks=[_task_end(allocation) for allocation in attempt.allocations],
@@ -178,28 +186,29 @@ def _end_if_all_exited(attempt: Attempt, outbox: Outbox) -> None:
 
 
 def _verdict(attempt: Attempt) -> tuple[Outcome, Allocation]:
-    """The outcome, and the task that explains it: the first, by rank, that was not merely stopped with the others."""
+    """The outcome, and the task that explains it: the first, by rank, that was not merely stopped with the others.
+
+    A stop that came when all had ended by themselves stopped nothing.
+    """
     if all(a.outcome == Outcome.SUCCEEDED for a in attempt.allocations):
         return Outcome.SUCCEEDED, attempt.allocations[0]
     own = [a for a in attempt.allocations if a.outcome in (Outcome.FAILED, Outcome.LOST)]
-    on_request = attempt.stop_reason not in (None, Reason.GANG_MEMBER_FAILED)
-    if on_request:
+    on_request = attempt.stop_sent and attempt.stop_reason != Reason.GANG_MEMBER_FAILED
+    if on_request or not own:
         return Outcome.STOPPED, (own or attempt.allocations)[0]
-    if not own:
-        return Outcome.STOPPED, attempt.allocations[0]
     cause = next((a for a in own if a.outcome == Outcome.FAILED), own[0])
     return Outcome(cause.outcome or Outcome.FAILED), cause
 
 
-def _task_end(allocation: Allocation) -> dict[str, Any]:
-    return {
-        "task_rank": allocation.task_rank,
-        "outcome": allocation.outcome,
-        "reason": allocation.reason,
-        "exit_code": allocation.exit_code,
-        "signal": allocation.signal,
-        "detail": allocation.detail,
-    }
+def _task_end(allocation: Allocation) -> TaskEnd:
+    return TaskEnd(
+        task_rank=allocation.task_rank,
+        outcome=allocation.outcome,
+        reason=allocation.reason,
+        exit_code=allocation.exit_code,
+        signal=allocation.signal,
+        detail=allocation.detail,
+    )
 
 
 def _release_emptied(attempt: Attempt, outbox: Outbox) -> list[Allocation]:

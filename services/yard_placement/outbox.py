@@ -6,7 +6,8 @@ from typing import Any
 
 from yard_events.base import EventModel
 from yard_events.types import PrepareTask, StartTask, StopTask
-from yard_placement.ledger import Allocation, Attempt
+from yard_placement.ledger import Allocation, Attempt, Waiting
+from yard_placement.work import task_work
 
 PREPARE = "prepare"
 START = "start"
@@ -26,51 +27,50 @@ class LedgerClock:
 
 @dataclass(slots=True)
 class Outbox:
-    """Events of one cycle, to be emitted in this order."""
+    """Events of one cycle, to be emitted in this order, and the allocations that were sent a command."""
 
     clock: LedgerClock
     now: datetime
     events: list[EventModel] = field(default_factory=list[EventModel])
+    commanded: list[Allocation] = field(default_factory=list[Allocation])
 
-    def decide(self, kind: type[EventModel], attempt: Attempt, **data: Any) -> datetime:
+    def decide(self, kind: type[EventModel], attempt: Attempt | Waiting, **data: Any) -> datetime:
         """Record a decision about an attempt; returns its ledger time."""
         time = self.clock.tick()
+        cluster, _, pool = attempt.pool_key.partition("/")
         self.events.append(
-            kind.model_validate(
-                {
-                    "cluster": attempt.cluster,
-                    "pool": attempt.pool,
-                    "attempt_id": attempt.attempt_id,
-                    "job_id": attempt.job_id,
-                    "project_id": attempt.project_id,
-                    "attempt": attempt.attempt,
-                    "ledger_time": time,
-                    **data,
-                }
+            kind(
+                cluster=cluster,
+                pool=pool,
+                attempt_id=attempt.attempt_id,
+                job_id=attempt.job_id,
+                project_id=attempt.project_id,
+                attempt=attempt.attempt,
+                ledger_time=time,
+                **data,
             )
         )
         return time
 
-    def command(self, allocation: Allocation, kind: str, payload: dict[str, Any]) -> None:
+    def command(self, attempt: Attempt, allocation: Allocation, kind: str, **payload: Any) -> None:
         """Send the next command of an allocation, and remember it so that it can be sent again."""
         allocation.command_seq += 1
         allocation.command_type = kind
         allocation.command = payload
         allocation.commanded_at = self.now
-        self.events.append(command_event(allocation))
+        self.events.append(command_event(attempt, allocation))
+        self.commanded.append(allocation)
 
 
-_COMMANDS: dict[str, type[EventModel]] = {PREPARE: PrepareTask, START: StartTask, STOP: StopTask}
-
-
-def command_event(allocation: Allocation) -> EventModel:
+def command_event(attempt: Attempt, allocation: Allocation) -> EventModel:
     """The allocation's last command as an event: the same again when it is sent again."""
-    return _COMMANDS[allocation.command_type].model_validate(
-        {
-            "node": allocation.node,
-            "epoch": allocation.epoch,
-            "allocation_id": allocation.allocation_id,
-            "command_seq": allocation.command_seq,
-            **allocation.command,
-        }
-    )
+    header: dict[str, Any] = {
+        "node": allocation.node,
+        "epoch": allocation.epoch,
+        "allocation_id": allocation.allocation_id,
+        "command_seq": allocation.command_seq,
+    }
+    if allocation.command_type == STOP:
+        return StopTask(**header, **allocation.command)
+    kind = PrepareTask if allocation.command_type == PREPARE else StartTask
+    return kind(**header, **allocation.command, work=task_work(attempt, allocation))

@@ -1,24 +1,22 @@
 """From the pending set to grants: the engine decides, the ledger's compare-and-reserve has the last word."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from yard_domain.reasons import Reason
 from yard_domain.states import AllocationState, AttemptState
 from yard_engine import VERSION
-from yard_engine.decide import Blocked, Placed, decide
-from yard_engine.snapshot import Node, Pending, Shape
-from yard_events.types import AttemptBlocked, AttemptGranted
-from yard_placement.ledger import Allocation, Attempt, NodeFacts
+from yard_engine.decide import Blocked, Placed
+from yard_engine.snapshot import Shape
+from yard_events.types import AttemptBlocked, AttemptGranted, DecisionRecord, GrantedAllocation, GrantedDevice
+from yard_placement.ledger import Allocation, Attempt, Waiting
 from yard_placement.outbox import PREPARE, START, Outbox
+from yard_placement.pool import Pool
 from yard_placement.settings import PlacementSettings
-from yard_placement.work import task_work
 
 
-def shape_of(spec: dict[str, Any]) -> Shape:
-    tasks = spec["tasks"]
+def shape_of(tasks: Mapping[str, Any]) -> Shape:
     return Shape(
         count=tasks.get("count", 1),
         gpus=tasks.get("gpus", 1),
@@ -33,28 +31,9 @@ def config_hash(settings: PlacementSettings) -> str:
     return hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:16]
 
 
-def place(
-    pending: Sequence[Attempt], nodes: tuple[Node, ...], facts: dict[str, NodeFacts], outbox: Outbox, config: str
-) -> tuple[list[Allocation], list[tuple[Attempt, Blocked]]]:
-    """Grant what fits; returns the new allocations, still to be booked, and what is blocked and why."""
-    by_id = {attempt.attempt_id: attempt for attempt in pending}
-    plan = decide(nodes, [Pending(attempt.attempt_id, shape_of(attempt.spec)) for attempt in pending])
-    models = {device.uuid: device.model for node in nodes for device in node.devices}
-    granted: list[Allocation] = []
-    for placed in plan.placed:
-        granted.extend(_grant(by_id[placed.attempt_id], placed, facts, models, outbox, config))
-    return granted, [(by_id[blocked.attempt_id], blocked) for blocked in plan.blocked]
-
-
-def _grant(
-    attempt: Attempt,
-    placed: Placed,
-    facts: dict[str, NodeFacts],
-    models: dict[str, str],
-    outbox: Outbox,
-    config: str,
-) -> list[Allocation]:
-    shape = shape_of(attempt.spec)
+def grant(attempt: Attempt, placed: Placed, pool: Pool, outbox: Outbox, config: str) -> None:
+    """Book the gang as a whole, in memory, with the first command of each task."""
+    shape = shape_of(attempt.spec["tasks"])
     attempt.allocations = [
         Allocation(
             allocation_id=f"{attempt.attempt_id}.t{task.task_rank}",
@@ -63,7 +42,7 @@ def _grant(
             project_id=attempt.project_id,
             task_rank=task.task_rank,
             node=task.node,
-            epoch=facts[task.node].epoch or "",
+            epoch=pool.facts[task.node].epoch or "",
             device_uuids=list(task.device_uuids),
             cpus=shape.cpus,
             memory_bytes=shape.memory_bytes,
@@ -73,6 +52,7 @@ def _grant(
             command={},
             commanded_at=outbox.now,
             granted_at=outbox.now,
+            billed_since=outbox.now,
         )
         for task in placed.tasks
     ]
@@ -80,51 +60,44 @@ def _grant(
         AttemptGranted,
         attempt,
         queue=attempt.queue,
-        allocations=[_granted_data(allocation, facts, models) for allocation in attempt.allocations],
-        decision={"now": outbox.now, "seed": 0, "config_hash": config, "engine_version": VERSION},
+        allocations=[_granted(allocation, pool) for allocation in attempt.allocations],
+        decision=DecisionRecord(now=outbox.now, seed=0, config_hash=config, engine_version=VERSION),
     )
-    gang = len(attempt.allocations) > 1
     for allocation in attempt.allocations:
-        allocation.granted_at = time
-        outbox.command(allocation, PREPARE if gang else START, {"work": task_work(attempt, allocation)})
-    attempt.state = AttemptState.PREPARING if gang else AttemptState.STARTING
+        allocation.granted_at = allocation.billed_since = time
+        outbox.command(attempt, allocation, PREPARE if attempt.gang else START)
+    attempt.state = AttemptState.PREPARING if attempt.gang else AttemptState.STARTING
     attempt.reason = None
-    return attempt.allocations
 
 
-def _granted_data(allocation: Allocation, facts: dict[str, NodeFacts], models: dict[str, str]) -> dict[str, Any]:
-    return {
-        "allocation_id": allocation.allocation_id,
-        "task_rank": allocation.task_rank,
-        "node": allocation.node,
-        "agent_url": facts[allocation.node].agent_url,
-        "devices": [{"uuid": uuid, "model": models[uuid]} for uuid in allocation.device_uuids],
-    }
+def _granted(allocation: Allocation, pool: Pool) -> GrantedAllocation:
+    return GrantedAllocation(
+        allocation_id=allocation.allocation_id,
+        task_rank=allocation.task_rank,
+        node=allocation.node,
+        agent_url=pool.facts[allocation.node].agent_url,
+        devices=[GrantedDevice(uuid=uuid, model=pool.models[uuid]) for uuid in allocation.device_uuids],
+    )
 
 
 def tell_blocked(
-    blocked: Sequence[tuple[Attempt, Blocked]], outbox: Outbox, notice_seconds: float
-) -> tuple[list[Attempt], datetime | None]:
+    blocked: Sequence[tuple[Waiting, Blocked]], outbox: Outbox, notice_seconds: float
+) -> tuple[dict[str, str], datetime | None]:
     """Say why an attempt waits, when the reason changed and the wait is worth an event.
 
-    Returns the attempts that were told, and when the next one will be due to be.
+    Returns the new reason of each that was told, by attempt id, and when the next one will be due to be.
     """
-    told: list[Attempt] = []
-    waits: list[float] = []
+    told: dict[str, str] = {}
+    next_notice: datetime | None = None
     for attempt, answer in blocked:
         if attempt.reason == answer.reason:
             continue
-        wait = notice_seconds - (outbox.now - attempt.submitted_at).total_seconds()
-        if wait > 0 and not answer.hopeless:
-            waits.append(wait)
+        due = attempt.pending_since + timedelta(seconds=notice_seconds)
+        if due > outbox.now and not answer.hopeless:
+            next_notice = min(next_notice or due, due)
             continue
-        attempt.reason = answer.reason
+        told[attempt.attempt_id] = answer.reason.value
         outbox.decide(
-            AttemptBlocked, attempt, reason=Reason(answer.reason), detail=answer.detail, hopeless=answer.hopeless
+            AttemptBlocked, attempt, reason=answer.reason.value, detail=answer.detail, hopeless=answer.hopeless
         )
-        told.append(attempt)
-    return told, _after(outbox.now, min(waits)) if waits else None
-
-
-def _after(now: datetime, seconds: float) -> datetime:
-    return now + timedelta(seconds=max(seconds, 0.05))
+    return told, next_notice

@@ -3,12 +3,16 @@
 from collections.abc import Sequence
 from datetime import datetime
 
+from yard_domain.reasons import Reason
 from yard_events.types import NodeReport, ReportedAllocation, StopTask
 from yard_placement import repository
+from yard_placement.ledger import Allocation
 from yard_placement.outbox import command_event
 from yard_store.unit_of_work import UnitOfWork
 
 _UNKNOWN_GRACE_SECONDS = 5.0
+_ABOVE_ANY_COMMAND = 1000
+"""An allocation gets a handful of commands in its life; the agent takes what is above the last it saw."""
 
 
 async def fold_reports(reports: Sequence[NodeReport], uow: UnitOfWork, reissue_before: datetime) -> None:
@@ -18,16 +22,37 @@ async def fold_reports(reports: Sequence[NodeReport], uow: UnitOfWork, reissue_b
         report.node: {item.allocation_id: item for item in report.allocations if not item.emptied} for report in reports
     }
     epochs = {report.node: report.epoch for report in reports}
-    for allocation in live:
-        seen = by_node[allocation.node].get(allocation.allocation_id)
-        if allocation.epoch != epochs[allocation.node] or allocation.emptied:
-            continue
-        if (seen is None or seen.command_seq < allocation.command_seq) and allocation.commanded_at < reissue_before:
-            uow.emit(command_event(allocation))
-    await _stop_unknown(reports, by_node, {allocation.allocation_id for allocation in live}, uow)
+    unseen = [
+        allocation
+        for allocation in live
+        if allocation.epoch == epochs[allocation.node]
+        and not allocation.emptied
+        and allocation.commanded_at < reissue_before
+        and _last_seen(by_node[allocation.node].get(allocation.allocation_id)) < allocation.command_seq
+    ]
+    await _send_again(unseen, uow)
+    _stop_unknown(reports, by_node, {allocation.allocation_id for allocation in live}, uow)
 
 
-async def _stop_unknown(
+def _last_seen(item: ReportedAllocation | None) -> int:
+    return item.command_seq if item is not None else -1
+
+
+async def _send_again(unseen: Sequence[Allocation], uow: UnitOfWork) -> None:
+    """With the number it had, so that an agent that got it after all drops it. Again only after another such time:
+    an agent that is merely slow must not be buried."""
+    if not unseen:
+        return
+    attempts = await repository.attempts_by_id(uow.connection, [allocation.attempt_id for allocation in unseen])
+    wanted = {allocation.allocation_id for allocation in unseen}
+    again = [a for attempt in attempts.values() for a in attempt.allocations if a.allocation_id in wanted]
+    for allocation in sorted(again, key=lambda allocation: allocation.allocation_id):
+        uow.emit(command_event(attempts[allocation.attempt_id], allocation))
+        allocation.commanded_at = uow.now
+    await repository.save_commands(uow.connection, again)
+
+
+def _stop_unknown(
     reports: Sequence[NodeReport],
     by_node: dict[str, dict[str, ReportedAllocation]],
     live: set[str],
@@ -36,15 +61,15 @@ async def _stop_unknown(
     """A task that the ledger has closed, or never heard of, must not go on touching devices."""
     for report in reports:
         for item in by_node[report.node].values():
-            if item.allocation_id in live or item.state == "exited":
+            if item.allocation_id in live or item.state in ("exited", "stopping"):
                 continue
             uow.emit(
                 StopTask(
                     node=report.node,
                     epoch=report.epoch,
                     allocation_id=item.allocation_id,
-                    command_seq=item.command_seq + 1000,
+                    command_seq=item.command_seq + _ABOVE_ANY_COMMAND,
                     grace_seconds=_UNKNOWN_GRACE_SECONDS,
-                    reason="unknown_allocation",
+                    reason=Reason.CANCELLED,
                 )
             )

@@ -5,21 +5,22 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from yard_domain.errors import Conflict
-from yard_domain.states import NodeState
-from yard_engine.snapshot import Device, Node
-from yard_placement.ledger import ALLOCATION_FIELDS, ATTEMPT_FIELDS, Allocation, Attempt, NodeFacts
+from yard_domain.states import AttemptState
+from yard_placement.ledger import ALLOCATION_FIELDS, ATTEMPT_FIELDS, Allocation, Attempt, NodeFacts, Waiting
 from yard_placement.tables import TABLES, AllocationRow, AttemptRow, DeviceRow, NodeRow
-from yard_store.bulk import any_of, bulk_insert, bulk_update
+from yard_store.bulk import bulk_insert, bulk_update
 
 ATTEMPTS: sa.Table = AttemptRow.__table__  # type: ignore[attr-defined]
 ALLOCATIONS: sa.Table = AllocationRow.__table__  # type: ignore[attr-defined]
 DEVICES: sa.Table = DeviceRow.__table__  # type: ignore[attr-defined]
 NODES: sa.Table = NodeRow.__table__  # type: ignore[attr-defined]
 
-_MUTABLE_ATTEMPT = (
+_ORDERS = ("attempt_id", "attention", "stop_reason", "stop_grace_seconds", "withdrawn")
+_PROGRESS = (
     "attempt_id",
     "state",
     "attention",
@@ -27,103 +28,176 @@ _MUTABLE_ATTEMPT = (
     "stop_reason",
     "stop_grace_seconds",
     "stop_sent",
-    "withdrawn",
     "started_sent",
     "lost_since",
     "ended_at",
 )
-_IMMUTABLE_ALLOCATION = frozenset(
-    {"attempt_id", "job_id", "project_id", "task_rank", "node", "device_uuids", "cpus", "memory_bytes", "granted_at"}
+_LIFE = (
+    "allocation_id",
+    "state",
+    "outcome",
+    "reason",
+    "emptied",
+    "billed_since",
+    "lost_since",
+    "lost_micros",
+    "released_at",
 )
-_MUTABLE_ALLOCATION = tuple(name for name in ALLOCATION_FIELDS if name not in _IMMUTABLE_ALLOCATION)
+_NEW_ATTEMPT = ATTEMPT_FIELDS[: ATTEMPT_FIELDS.index("reason")]
+_NEW_ALLOCATION = ALLOCATION_FIELDS[: ALLOCATION_FIELDS.index("ready")]
+"""The rest is what the tables begin with."""
+_COMMAND = ("allocation_id", "command_seq", "command_type", "command", "commanded_at")
+
+# A job's arguments may be large: they are read when there is something to start.
+_ATTEMPT_COLUMNS = tuple(ATTEMPTS.c[name] for name in ATTEMPT_FIELDS)
+_ATTEMPT_COLUMNS_LIGHT = tuple(
+    sa.case((ATTEMPTS.c.state.in_(("preparing", "lost")), ATTEMPTS.c.spec), else_=None).label("spec")
+    if name == "spec"
+    else ATTEMPTS.c[name]
+    for name in ATTEMPT_FIELDS
+)
+_ALLOCATION_COLUMNS = tuple(ALLOCATIONS.c[name] for name in ALLOCATION_FIELDS)
+_WAITING_COLUMNS = (
+    ATTEMPTS.c.attempt_id,
+    ATTEMPTS.c.job_id,
+    ATTEMPTS.c.project_id,
+    ATTEMPTS.c.attempt,
+    ATTEMPTS.c.pool_key,
+    ATTEMPTS.c.pending_since,
+    ATTEMPTS.c.reason,
+    ATTEMPTS.c.spec["tasks"].label("tasks"),
+)
 
 
-def _attempt(row: Any) -> Attempt:
-    return Attempt(*(row[name] for name in ATTEMPT_FIELDS))
+_TEXTS = ARRAY(sa.Text)
 
 
-def _allocation(row: Any) -> Allocation:
-    return Allocation(*(row[name] for name in ALLOCATION_FIELDS))
+def _any(column: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[bool]:
+    return column == sa.any_(sa.bindparam(name, type_=_TEXTS))
 
 
-async def _with_allocations(connection: AsyncConnection, found: Sequence[Any]) -> list[Attempt]:
-    attempts = {row["attempt_id"]: _attempt(row) for row in found}
-    with_tasks = [attempt.attempt_id for attempt in attempts.values() if attempt.state != "pending"]
+# Built once: putting a statement together costs more than sending it.
+_TASKS_OF = (
+    sa.select(*_ALLOCATION_COLUMNS)
+    .where(_any(ALLOCATIONS.c.attempt_id, "attempt_ids"))
+    .order_by(ALLOCATIONS.c.attempt_id, ALLOCATIONS.c.task_rank)
+)
+_WANTING_ATTENTION = (
+    sa.select(*_ATTEMPT_COLUMNS_LIGHT)
+    .where(ATTEMPTS.c.pool_key == sa.bindparam("pool_key"), ATTEMPTS.c.attention)
+    .order_by(ATTEMPTS.c.attempt_id)
+    .limit(sa.bindparam("limit"))
+)
+_BY_ID = sa.select(*_ATTEMPT_COLUMNS).where(_any(ATTEMPTS.c.attempt_id, "attempt_ids"))
+_WAITING = (
+    sa.select(*_WAITING_COLUMNS)
+    .where(ATTEMPTS.c.pool_key == sa.bindparam("pool_key"), ATTEMPTS.c.state == sa.literal_column("'pending'"))
+    .where(~ATTEMPTS.c.withdrawn, ATTEMPTS.c.stop_reason.is_(None))
+    .order_by(ATTEMPTS.c.priority.desc(), ATTEMPTS.c.submitted_at, ATTEMPTS.c.job_id)
+    .limit(sa.bindparam("limit"))
+)
+_LIVE_ON = sa.select(*_ALLOCATION_COLUMNS).where(_any(ALLOCATIONS.c.node, "nodes"), ALLOCATIONS.c.released_at.is_(None))
+_ATTEND_TO = (
+    sa.update(ATTEMPTS)
+    .where(
+        ATTEMPTS.c.attempt_id.in_(
+            sa.select(ALLOCATIONS.c.attempt_id).where(
+                _any(ALLOCATIONS.c.node, "nodes"), ALLOCATIONS.c.released_at.is_(None)
+            )
+        )
+    )
+    .values(attention=True)
+)
+_NODE_FACTS = sa.select(
+    NODES.c.name, NODES.c.state, NODES.c.epoch, NODES.c.agent_url, NODES.c.last_contact, NODES.c.boot_id
+).where(_any(NODES.c.name, "names"))
+_CLOCK = sa.select(TABLES.ownership.c.last_time).where(TABLES.ownership.c.scope == sa.bindparam("scope"))
+_SET_CLOCK = (
+    sa.update(TABLES.ownership)
+    .where(TABLES.ownership.c.scope == sa.bindparam("of_scope"))
+    .values(last_time=sa.bindparam("time"))
+)
+
+
+def _rows(names: Sequence[str], records: Iterable[Attempt] | Iterable[Allocation]) -> list[dict[str, Any]]:
+    return [{name: getattr(record, name) for name in names} for record in records]
+
+
+# --- attempts with their allocations ---------------------------------------------------------------------------------
+
+
+async def _with_allocations(connection: AsyncConnection, found: sa.CursorResult[Any]) -> list[Attempt]:
+    attempts = {attempt.attempt_id: attempt for attempt in (Attempt(*row) for row in found)}
+    with_tasks = [attempt.attempt_id for attempt in attempts.values() if attempt.state != AttemptState.PENDING]
     if with_tasks:
-        statement = sa.select(*(ALLOCATIONS.c[name] for name in ALLOCATION_FIELDS))
-        statement = statement.where(any_of(ALLOCATIONS.c.attempt_id, with_tasks)).order_by(ALLOCATIONS.c.task_rank)
-        for row in (await connection.execute(statement)).mappings():
-            attempts[row["attempt_id"]].allocations.append(_allocation(row))
+        for row in await connection.execute(_TASKS_OF, {"attempt_ids": with_tasks}):
+            attempts[row.attempt_id].allocations.append(Allocation(*row))
     return list(attempts.values())
 
 
 async def attempts_wanting_attention(connection: AsyncConnection, pool_key: str, limit: int) -> list[Attempt]:
-    statement = sa.select(*(ATTEMPTS.c[name] for name in ATTEMPT_FIELDS))
-    statement = statement.where(ATTEMPTS.c.pool_key == pool_key, ATTEMPTS.c.attention)
-    statement = statement.order_by(ATTEMPTS.c.attempt_id).limit(limit)
-    return await _with_allocations(connection, (await connection.execute(statement)).mappings().all())
+    """Without their `spec`, unless it may be needed to start the gang."""
+    found = await connection.execute(_WANTING_ATTENTION, {"pool_key": pool_key, "limit": limit})
+    return await _with_allocations(connection, found)
 
 
 async def attempts_by_id(connection: AsyncConnection, attempt_ids: Iterable[str]) -> dict[str, Attempt]:
-    statement = sa.select(*(ATTEMPTS.c[name] for name in ATTEMPT_FIELDS))
-    statement = statement.where(any_of(ATTEMPTS.c.attempt_id, sorted(set(attempt_ids))))
-    found = (await connection.execute(statement)).mappings().all()
+    found = await connection.execute(_BY_ID, {"attempt_ids": sorted(set(attempt_ids))})
     return {attempt.attempt_id: attempt for attempt in await _with_allocations(connection, found)}
 
 
-async def pending_attempts(connection: AsyncConnection, pool_key: str, limit: int) -> list[Attempt]:
-    """The head of the ranked pending set: priority, then age, then id."""
-    statement = (
-        sa.select(*(ATTEMPTS.c[name] for name in ATTEMPT_FIELDS))
-        .where(ATTEMPTS.c.pool_key == pool_key, ATTEMPTS.c.state == sa.literal_column("'pending'"))
-        .where(~ATTEMPTS.c.withdrawn, ATTEMPTS.c.stop_reason.is_(None))
-        .order_by(ATTEMPTS.c.priority.desc(), ATTEMPTS.c.submitted_at, ATTEMPTS.c.job_id)
-        .limit(limit)
-    )
-    return [_attempt(row) for row in (await connection.execute(statement)).mappings()]
-
-
-async def allocations_by_id(connection: AsyncConnection, allocation_ids: Iterable[str]) -> dict[str, Allocation]:
-    statement = sa.select(*(ALLOCATIONS.c[name] for name in ALLOCATION_FIELDS))
-    statement = statement.where(any_of(ALLOCATIONS.c.allocation_id, sorted(set(allocation_ids))))
-    found = (await connection.execute(statement)).mappings()
-    return {row["allocation_id"]: _allocation(row) for row in found}
-
-
-async def live_allocations_of_nodes(connection: AsyncConnection, nodes: Iterable[str]) -> list[Allocation]:
-    statement = sa.select(*(ALLOCATIONS.c[name] for name in ALLOCATION_FIELDS))
-    statement = statement.where(any_of(ALLOCATIONS.c.node, sorted(set(nodes))), ALLOCATIONS.c.released_at.is_(None))
-    found = (await connection.execute(statement.order_by(ALLOCATIONS.c.allocation_id))).mappings()
-    return [_allocation(row) for row in found]
-
-
 async def insert_attempts(connection: AsyncConnection, attempts: Sequence[Attempt]) -> None:
-    rows = [{name: getattr(attempt, name) for name in ATTEMPT_FIELDS} for attempt in attempts]
-    await bulk_insert(connection, ATTEMPTS, rows, ignore_existing=True)
+    await bulk_insert(connection, ATTEMPTS, _rows(_NEW_ATTEMPT, attempts), ignore_existing=True)
 
 
-async def save_attempts(connection: AsyncConnection, attempts: Iterable[Attempt]) -> None:
-    rows = [{name: getattr(attempt, name) for name in _MUTABLE_ATTEMPT} for attempt in attempts]
+async def save_orders(connection: AsyncConnection, attempts: Iterable[Attempt]) -> None:
+    """What admission asked for."""
+    await bulk_update(connection, ATTEMPTS, _rows(_ORDERS, attempts))
+
+
+async def save_progress(connection: AsyncConnection, attempts: Iterable[Attempt]) -> None:
+    """What the cycle decided."""
+    await bulk_update(connection, ATTEMPTS, _rows(_PROGRESS, attempts))
+
+
+async def save_reasons(connection: AsyncConnection, reasons: dict[str, str]) -> None:
+    """Why attempts wait, as they were told."""
+    rows = [{"attempt_id": attempt_id, "reason": reason} for attempt_id, reason in reasons.items()]
     await bulk_update(connection, ATTEMPTS, rows)
 
 
+async def waiting_attempts(connection: AsyncConnection, pool_key: str, limit: int) -> list[Waiting]:
+    """The head of the ranked pending set: priority, then age, then id."""
+    return [Waiting(*row) for row in await connection.execute(_WAITING, {"pool_key": pool_key, "limit": limit})]
+
+
+# --- allocations -----------------------------------------------------------------------------------------------------
+
+
+async def live_allocations_of_nodes(connection: AsyncConnection, nodes: Iterable[str]) -> list[Allocation]:
+    return [Allocation(*row) for row in await connection.execute(_LIVE_ON, {"nodes": sorted(set(nodes))})]
+
+
+async def attend_to_nodes(connection: AsyncConnection, nodes: Sequence[str]) -> None:
+    """Every attempt that has something live on these nodes gets the cycle's attention."""
+    if nodes:
+        await connection.execute(_ATTEND_TO, {"nodes": list(nodes)})
+
+
 async def insert_allocations(connection: AsyncConnection, allocations: Sequence[Allocation]) -> None:
-    rows = [{name: getattr(allocation, name) for name in ALLOCATION_FIELDS} for allocation in allocations]
-    await bulk_insert(connection, ALLOCATIONS, rows)
+    await bulk_insert(connection, ALLOCATIONS, _rows(_NEW_ALLOCATION, allocations))
 
 
-async def save_allocations(connection: AsyncConnection, allocations: Iterable[Allocation]) -> None:
-    rows = [{name: getattr(allocation, name) for name in _MUTABLE_ALLOCATION} for allocation in allocations]
-    await bulk_update(connection, ALLOCATIONS, rows)
+async def save_lives(connection: AsyncConnection, allocations: Iterable[Allocation]) -> None:
+    """What the cycle decided, but for commands."""
+    await bulk_update(connection, ALLOCATIONS, _rows(_LIFE, allocations))
 
 
-async def want_attention(connection: AsyncConnection, attempt_ids: Iterable[str]) -> None:
-    wanted = sorted(set(attempt_ids))
-    if wanted:
-        await connection.execute(
-            sa.update(ATTEMPTS).where(any_of(ATTEMPTS.c.attempt_id, wanted)).values(attention=True)
-        )
+async def save_commands(connection: AsyncConnection, allocations: Iterable[Allocation]) -> None:
+    await bulk_update(connection, ALLOCATIONS, _rows(_COMMAND, allocations))
 
+
+# --- the ledger of devices -------------------------------------------------------------------------------------------
 
 _BOOK = sa.text(
     "UPDATE placement.devices d SET allocation_id = u.allocation_id "
@@ -152,75 +226,45 @@ async def book_devices(connection: AsyncConnection, allocations: Sequence[Alloca
 
 async def free_devices(connection: AsyncConnection, allocations: Sequence[Allocation]) -> None:
     """Each was held by its allocation until this statement, or Conflict: a device is never freed for somebody else."""
+    if not allocations:
+        return
     pairs = _pairs(allocations)
     done = await connection.execute(_FREE, pairs)
     if done.rowcount != len(pairs["uuids"]):
         raise Conflict(f"only {done.rowcount} of {len(pairs['uuids'])} devices were held by their allocations")
 
 
-async def node_facts(connection: AsyncConnection, names: Iterable[str] | None = None) -> dict[str, NodeFacts]:
-    columns = (NODES.c.name, NODES.c.state, NODES.c.epoch, NODES.c.agent_url, NODES.c.last_contact)
-    statement = sa.select(*columns)
-    if names is not None:
-        statement = statement.where(any_of(NODES.c.name, sorted(set(names))))
-    found = await connection.execute(statement)
-    return {row.name: NodeFacts(row.state, row.epoch, row.agent_url, row.last_contact) for row in found}
+# --- nodes and the ledger's clock ------------------------------------------------------------------------------------
 
 
-async def snapshot(connection: AsyncConnection, pool_key: str) -> tuple[Node, ...]:
-    """The pool as the engine sees it. A node whose agent has not said its epoch yet takes no work."""
-    nodes = (await connection.execute(sa.select(NODES).where(NODES.c.pool_key == pool_key))).all()
-    devices = await connection.execute(
-        sa.select(DEVICES).where(any_of(DEVICES.c.node, [node.name for node in nodes]), DEVICES.c.present)
-    )
-    by_node: dict[str, list[Any]] = {node.name: [] for node in nodes}
-    for device in devices:
-        by_node[device.node].append(device)
-    used = await _used(connection)
-    return tuple(
-        Node(
-            name=node.name,
-            ready=node.state == NodeState.READY and node.epoch is not None,
-            cordoned=node.cordoned,
-            cpus=node.cpus,
-            memory_bytes=node.memory_bytes,
-            free_cpus=node.cpus - used.get(node.name, (0.0, 0))[0],
-            free_memory_bytes=node.memory_bytes - used.get(node.name, (0.0, 0))[1],
-            devices=tuple(
-                Device(device.uuid, device.model, device.healthy and device.allocation_id is None)
-                for device in sorted(by_node[node.name], key=lambda device: device.idx)
-            ),
-        )
-        for node in sorted(nodes, key=lambda node: node.name)
-    )
+async def node_facts(connection: AsyncConnection, names: Iterable[str]) -> dict[str, NodeFacts]:
+    found = await connection.execute(_NODE_FACTS, {"names": sorted(set(names))})
+    return {name: NodeFacts(*facts) for name, *facts in found}
 
 
-async def _used(connection: AsyncConnection) -> dict[str, tuple[float, int]]:
-    """CPU cores and memory booked per node."""
-    statement = (
-        sa.select(ALLOCATIONS.c.node, sa.func.sum(ALLOCATIONS.c.cpus), sa.func.sum(ALLOCATIONS.c.memory_bytes))
-        .where(ALLOCATIONS.c.released_at.is_(None))
-        .group_by(ALLOCATIONS.c.node)
-    )
-    return {node: (float(cpus), int(memory)) for node, cpus, memory in await connection.execute(statement)}
+async def ledger_clock(connection: AsyncConnection, scope: str, now: datetime) -> datetime:
+    """Where the scope's ledger clock stands, or `now` if that is later."""
+    last = await connection.scalar(_CLOCK, {"scope": scope})
+    return now if last is None else max(now, last)
 
 
-async def set_ledger_time(connection: AsyncConnection, scope: str, time: datetime) -> None:
-    """Where the ledger clock of a cycle ended."""
-    t = TABLES.ownership
-    await connection.execute(sa.update(t).where(t.c.scope == scope).values(last_time=time))
+async def set_ledger_clock(connection: AsyncConnection, scope: str, time: datetime) -> None:
+    """Where the ledger clock of a cycle ended. The cycle holds the scope's row since it was fenced."""
+    done = await connection.execute(_SET_CLOCK, {"of_scope": scope, "time": time})
+    if done.rowcount != 1:
+        raise Conflict(f"{scope} has no owner, so it has no ledger time")
+
+
+_PRUNE = sa.text(
+    "WITH gone AS (DELETE FROM placement.attempts WHERE attempt_id IN ("
+    "  SELECT a.attempt_id FROM placement.attempts a WHERE a.ended_at < :before AND NOT EXISTS ("
+    "    SELECT 1 FROM placement.allocations l WHERE l.attempt_id = a.attempt_id AND l.released_at IS NULL)"
+    "  ORDER BY a.ended_at LIMIT :limit) RETURNING attempt_id), "
+    "tasks AS (DELETE FROM placement.allocations WHERE attempt_id IN (SELECT attempt_id FROM gone)) "
+    "SELECT count(*) FROM gone"
+)
 
 
 async def prune(connection: AsyncConnection, before: datetime, limit: int) -> int:
-    """Forget attempts that ended before `before` and hold nothing; returns how many."""
-    done = await connection.execute(
-        sa.text(
-            "WITH gone AS (DELETE FROM placement.attempts a WHERE a.attempt_id IN ("
-            "  SELECT attempt_id FROM placement.attempts WHERE ended_at < :before AND NOT EXISTS ("
-            "    SELECT 1 FROM placement.allocations l WHERE l.attempt_id = attempts.attempt_id"
-            "      AND l.released_at IS NULL) ORDER BY ended_at LIMIT :limit) RETURNING a.attempt_id) "
-            "DELETE FROM placement.allocations WHERE attempt_id IN (SELECT attempt_id FROM gone)"
-        ),
-        {"before": before, "limit": limit},
-    )
-    return done.rowcount
+    """Forget attempts that ended before `before` and hold nothing, at most `limit`; returns how many."""
+    return int(await connection.scalar(_PRUNE, {"before": before, "limit": limit}) or 0)

@@ -9,8 +9,10 @@ class PlacementSettings(ServiceSettings):
 
     cluster: str = DEFAULT_CLUSTER
     pool: str = DEFAULT_POOL
-    pending_window: int = 256
-    """How many attempts of the ranked pending set one cycle looks at."""
+    pending_window: int = 1024
+    """How many attempts of the ranked pending set one cycle looks at, at most. What is behind them waits unseen."""
+    pending_glance: int = 64
+    """It begins with so many, and two more per free device: under load the head takes all that there is."""
     attention_limit: int = 300
     """How many attempts one cycle moves along."""
     blocked_notice_seconds: float = 1.0
@@ -21,4 +23,5 @@ class PlacementSettings(ServiceSettings):
     """Grace of stops that placement itself decides on."""
     reissue_after_seconds: float = 10.0
     """A command that a node's report does not know after this time is sent again."""
-    keep_ended_seconds: float = 7 * 86_400
+    keep_ended_seconds: float = 8 * 86_400
+    """Longer than the requests stay in the log: a request that is read again must find its attempt."""

@@ -22,7 +22,10 @@ def _time(*, nullable: bool = True) -> Any:
 
 
 class NodeRow(PlacementTable, table=True):
-    """A node as inventory describes it, and the epoch of its agent as the agent says."""
+    """A node as inventory describes it, and the epoch of its agent as the agent says.
+
+    The offsets are those of the newest facts folded, of either topic: older ones are repeats.
+    """
 
     __tablename__ = "nodes"
     name: str = Field(primary_key=True)
@@ -34,6 +37,9 @@ class NodeRow(PlacementTable, table=True):
     cpus: float = 0
     memory_bytes: int = Field(sa_column=Column(BigInteger))
     last_contact: datetime | None = _time()
+    boot_id: str | None
+    agent_offset: int = Field(default=-1, sa_column=Column(BigInteger, nullable=False))
+    inventory_offset: int = Field(default=-1, sa_column=Column(BigInteger, nullable=False))
 
 
 class DeviceRow(PlacementTable, table=True):
@@ -63,6 +69,7 @@ class AttemptRow(PlacementTable, table=True):
     pool_key: str
     priority: int
     submitted_at: datetime = _time(nullable=False)
+    pending_since: datetime = _time(nullable=False)
     spec: dict[str, Any] = Field(sa_column=Column(JSONB, nullable=False))
     state: str
     attention: bool
@@ -77,7 +84,11 @@ class AttemptRow(PlacementTable, table=True):
 
 
 class AllocationRow(PlacementTable, table=True):
-    """One task of an attempt. Booked from `granted_at` to `released_at`; `lost_micros` of that are not billed."""
+    """One task of an attempt. Booked from `granted_at` to `released_at`; `lost_micros` of that are not billed.
+
+    `billed_since`: the start of its last span on the meter, which is its grant or its last return from being lost.
+    `command` is what its last command says beside the work, which follows from the attempt.
+    """
 
     __tablename__ = "allocations"
     allocation_id: str = Field(primary_key=True)
@@ -96,6 +107,7 @@ class AllocationRow(PlacementTable, table=True):
     command: dict[str, Any] = Field(sa_column=Column(JSONB, nullable=False))
     commanded_at: datetime = _time(nullable=False)
     granted_at: datetime = _time(nullable=False)
+    billed_since: datetime = _time(nullable=False)
     ready: bool = False
     master_addr: str | None
     master_port: int | None

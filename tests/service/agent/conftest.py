@@ -1,5 +1,6 @@
-"""Every test gets a keeper of its own, and fails if a process of its tasks is left."""
+"""Every test gets a keeper or nodes of its own, and fails if a process of its tasks is left."""
 
+import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -7,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from support.agent_node import AgentNodes
 from support.keeper_node import Connection, Node, until
 from support.processes import alive, kill_all
+from yard_runtime.service import Runtime
 
 
 @pytest.fixture
@@ -30,3 +33,19 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 async def agent(node: Node) -> AsyncIterator[Connection]:
     async with node.connected() as connection:
         yield connection
+
+
+@pytest.fixture
+async def nodes(runtime: Runtime, database: str, tmp_path: Path) -> AsyncIterator[AgentNodes]:
+    """One node, `n1`; nobody serves it yet."""
+    nodes = AgentNodes(runtime, tmp_path, database)
+    listening = asyncio.create_task(nodes.listen())
+    yield nodes
+    failed = listening.exception() if listening.done() else None
+    listening.cancel()
+    await asyncio.wait([listening])
+    left = nodes.processes()
+    await asyncio.to_thread(nodes.end_keepers)
+    if failed is not None:
+        raise failed
+    assert left == set(), "processes of tasks were left behind"

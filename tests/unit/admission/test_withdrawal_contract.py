@@ -23,6 +23,7 @@ def attempt(**facts: object) -> Attempt:
         "pool_key": "local/default",
         "priority": 0,
         "submitted_at": NOW,
+        "pending_since": NOW,
         "spec": {"tasks": {}, "run": {"command": ["true"]}},
     }
     return Attempt(**(base | facts))  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """The agent's memory: what survives a restart, and in which order."""
 
+import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from yard_agent.journal import Journal, JournalInUse, JournalUnusable, Position
+from yard_agent.journal_schema import _FIRST
 from yard_events.base import unwrap
 from yard_events.job_document import RunDocument
 from yard_events.types import TaskStarted, TaskWork
@@ -168,11 +170,81 @@ def test_pruning_takes_only_the_old_and_only_beyond_the_newest(journal: Journal)
             journal.record_end(f"a{day}", "exited", NOW + timedelta(days=day))
             if day != 0:
                 journal.record_emptied(f"a{day}")
-        assert journal.prune_ended(ended_before=NOW + timedelta(days=3), keep_newest=4) == 1
-    assert [allocation.allocation_id for allocation in journal.allocations()] == ["a0", "a2", "a3", "a4", "a5"]
+    old = NOW + timedelta(days=3)
+    assert journal.prunable(ended_before=old, keep_newest=4) == ["a1"]
+    assert journal.prunable(ended_before=old, keep_newest=0, limit=1) == ["a1"], "the oldest first"
     with journal.transaction():
-        assert journal.prune_ended(ended_before=NOW + timedelta(days=3), keep_newest=0) == 1
-    assert [allocation.allocation_id for allocation in journal.allocations()] == ["a0", "a3", "a4", "a5"]
+        journal.forget(["a0", "a1"])
+    assert [allocation.allocation_id for allocation in journal.allocations()] == ["a0", "a2", "a3", "a4", "a5"]
+    assert journal.prunable(ended_before=old, keep_newest=0) == ["a2"]
+
+
+def test_the_first_reason_to_stop_stands_and_the_last_grace(journal: Journal, path: Path) -> None:
+    with journal.transaction():
+        journal.record_command("a", 1, state="running", work=work())
+        journal.record_stop("a", "stopping", "output_limit", 5.0)
+    with journal.transaction():
+        journal.record_stop("a", "stopping", "cancelled", 30.0)
+    with reopened(journal, path) as again:
+        [allocation] = again.live_allocations()
+        assert (allocation.state, allocation.stop_reason, allocation.stop_grace_seconds) == (
+            "stopping",
+            "output_limit",
+            30.0,
+        )
+        assert allocation.work == work()
+
+
+def test_memory_forgets_what_was_rolled_back(journal: Journal, path: Path) -> None:
+    with journal.transaction():
+        journal.record_command("a", 1, state="running", work=work())
+        spool(journal, 1)
+    with pytest.raises(ConnectionError), journal.transaction():
+        journal.set_state("a", "stopping")
+        journal.record_command("b", 1, state="running")
+        spool(journal, 2)
+        assert [a.allocation_id for a in journal.live_allocations()] == ["a", "b"]
+        raise ConnectionError
+    assert [(a.allocation_id, a.state) for a in journal.live_allocations()] == [("a", "running")]
+    assert journal.command_is_new("b", 1)
+    with journal.transaction():
+        assert spool(journal, 3) == 2
+    assert [unwrap(envelope) for envelope in journal.pending(9)] == [started(pid=1), started(pid=3)]
+    with reopened(journal, path) as again:
+        assert [unwrap(envelope) for envelope in again.pending(9)] == [started(pid=1), started(pid=3)]
+
+
+def test_more_events_than_memory_holds_come_whole_and_in_order(journal: Journal) -> None:
+    for first in range(0, 6000, 1000):
+        with journal.transaction():
+            for pid in range(first, first + 1000):
+                spool(journal, pid)
+    seen: list[int] = []
+    while found := journal.pending(700, after_seq=len(seen)):
+        seen += [envelope.publish_seq or 0 for envelope in found]
+    assert seen == list(range(1, 6001))
+
+
+def test_a_journal_of_the_first_version_is_read(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        for statement in _FIRST.split(";\n"):
+            db.execute(statement)
+        db.execute("INSERT INTO meta VALUES ('journal_id', 'old')")
+        db.execute("INSERT INTO allocations (allocation_id, command_seq, state) VALUES ('a', 1, 'running')")
+        db.execute("PRAGMA user_version = 1")
+    db.close()
+    with Journal(path, new_journal_id="new") as journal:
+        assert journal.journal_id == "old"
+        assert [(a.allocation_id, a.stop_reason) for a in journal.live_allocations()] == [("a", None)]
+
+
+def test_a_journal_of_a_newer_version_is_refused(journal: Journal, path: Path) -> None:
+    journal.close()
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(JournalUnusable, match="of version 99"):
+        Journal(path, new_journal_id="x")
 
 
 def test_a_second_agent_is_refused(journal: Journal, path: Path) -> None:
