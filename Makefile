@@ -43,8 +43,9 @@ types: env ## pyright, strict on libs/
 imports: env ## the import rule between packages
 	$(BIN)/lint-imports
 
+# Two workers, a file each: most of a test's time is spent waiting for a commit, a process or a port.
 unit contract service e2e: env ## one of the test suites
-	$(BIN)/pytest tests/$@ $(ARGS)
+	$(BIN)/pytest tests/$@ -n 2 --dist loadfile $(ARGS)
 
 lock: ## renew requirements.lock from pyproject.toml (needs uv on the PATH)
 	uv pip compile --universal --python-version 3.11 --extra dev --generate-hashes --no-emit-index-url --no-header -o requirements.lock pyproject.toml

@@ -195,7 +195,7 @@ def _verdict(attempt: Attempt) -> tuple[Outcome, Allocation]:
     own = [a for a in attempt.allocations if a.outcome in (Outcome.FAILED, Outcome.LOST)]
     on_request = attempt.stop_sent and attempt.stop_reason != Reason.GANG_MEMBER_FAILED
     if on_request or not own:
-        return Outcome.STOPPED, (own or attempt.allocations)[0]
+        return Outcome.STOPPED, next(a for a in own or attempt.allocations if a.outcome != Outcome.SUCCEEDED)
     cause = next((a for a in own if a.outcome == Outcome.FAILED), own[0])
     return Outcome(cause.outcome or Outcome.FAILED), cause
 

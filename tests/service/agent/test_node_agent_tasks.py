@@ -53,14 +53,14 @@ async def test_a_missing_workdir(nodes: AgentNodes) -> None:
 
 
 async def test_a_detail_cut_within_a_letter_is_told_all_the_same(nodes: AgentNodes) -> None:
+    """The keeper cuts at so many bytes; of two names that differ by one byte, one is cut within a letter."""
     async with nodes.running():
-        await nodes.start("a", "x" + "ü" * 5000)
-        end = await nodes.ended("a")
-        assert end.reason == "command_not_found"
-        assert end.detail is not None
-        assert end.detail.startswith("xüü")
-        await nodes.start("b", "true")
-        assert (await nodes.ended("b")).exit_code == 0
+        for name in ("/x", "/xx"):
+            await nodes.start(name[1:], name + "ü" * 5000)
+            end = await nodes.ended(name[1:])
+            assert end.reason == "start_failed"
+            assert end.detail is not None
+            assert end.detail.startswith(name + "üü")
 
 
 async def test_a_node_without_place_for_output_says_so(nodes: AgentNodes) -> None:
@@ -149,7 +149,7 @@ async def test_stop_gives_the_grace(nodes: AgentNodes) -> None:
         await until(lambda: nodes.output("a") == b"ready\n")
         await nodes.stop("a", grace=20)
         assert end_of(await nodes.ended("a")) == ("stopped", "exit_code", 7, None)
-    assert nodes.output("a") == b"ready\nbye\n"
+    assert nodes.output("a").endswith(b"bye\n")
 
 
 async def test_stop_ends_a_tree_that_ignores_sigterm(nodes: AgentNodes) -> None:
