@@ -33,6 +33,7 @@ _LEDGER_CHECKS = [
     if check.invariant in ("INV-1", "INV-2", "INV-3", "INV-10") and "admission." not in check.sql
 ]
 GIB = 2**30
+_RENDEZVOUS = {"master_addr": "h", "master_port": 1}
 
 
 def device(uuid: str, index: int, *, model: str = "H100", healthy: bool = True) -> types.DeviceFacts:
@@ -160,11 +161,9 @@ class PoolDesk:
         await self.send(types.WithdrawAttempt(**_attempt(name)), settle=settle)
 
     async def ready(self, name: str, *ranks: int) -> None:
-        facts = [
-            types.TaskReady(**(await self._task(name, rank)), **({"master_addr": "h", "master_port": 1} if not rank else {}))
-            for rank in ranks or (0,)
-        ]  # fmt: skip
-        await self.send(*facts)
+        """Rank 0's agent names the address of the rendezvous."""
+        tasks = [(await self._task(name, rank)) | ({} if rank else _RENDEZVOUS) for rank in ranks or (0,)]
+        await self.send(*[types.TaskReady(**task) for task in tasks])
 
     async def started(self, name: str, *ranks: int, settle: bool = True) -> None:
         await self.send(*[types.TaskStarted(**(await self._task(name, rank))) for rank in ranks or (0,)], settle=settle)
@@ -278,14 +277,17 @@ class PoolDesk:
         return [e for e in await events_of(self.runtime, registry.PLACEMENT_DECISIONS) if isinstance(e, kind)]
 
     async def decided(self, name: str) -> list[str]:
-        """What was decided about the job, in short: `granted n1`, `blocked insufficient_gpu`, `exited failed exit_code`."""
+        """What was decided about the job, in short: `granted n1`, `blocked no_nodes!`, `exited failed exit_code`."""
         return [_said(e) for e in await self.decisions() if e.job_id == f"job-{name}"]
+
+    async def sent(self) -> list[Any]:
+        """The commands to all agents, in order."""
+        return await events_of(self.runtime, registry.NODES_COMMANDS)
 
     async def commands(self) -> list[str]:
         """What the agents were told, in order: `n1 start x.t0 1`, with the number of the command."""
         words = {types.PrepareTask: "prepare", types.StartTask: "start", types.StopTask: "stop"}
-        found: list[Any] = await events_of(self.runtime, registry.NODES_COMMANDS)
-        return [f"{e.node} {words[type(e)]} {_short(e.allocation_id)} {e.command_seq}" for e in found]
+        return [f"{e.node} {words[type(e)]} {_short(e.allocation_id)} {e.command_seq}" for e in await self.sent()]
 
     async def everything(self) -> tuple[Any, ...]:
         """All of placement's tables and how much it has said: equal before and after what must change nothing."""
@@ -324,8 +326,8 @@ class PoolDesk:
             for allocation_id, span in spans:
                 billed[allocation_id] = billed.get(allocation_id, 0) + (span.micros if span is not None else 0)
         ledger = await self.rows(
-            "SELECT allocation_id, (extract(epoch FROM released_at - granted_at) * 1000000)::bigint - lost_micros AS us "
-            "FROM placement.allocations WHERE released_at IS NOT NULL"
+            "SELECT allocation_id, "
+            "(extract(epoch FROM released_at - granted_at) * 1000000)::bigint - lost_micros AS us FROM placement.allocations WHERE released_at IS NOT NULL"
         )
         assert {row["allocation_id"]: row["us"] for row in ledger} == {
             i: us for i, us in billed.items() if accounts[i].released

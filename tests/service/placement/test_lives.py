@@ -23,7 +23,7 @@ async def test_a_task_from_its_request_to_its_release(desk: PoolDesk) -> None:
 async def test_what_an_agent_is_told(desk: PoolDesk) -> None:
     await desk.node("n1", gpus=4)
     await desk.place("x", gpus=2, cpus=1.5, memory=GIB)
-    [start] = await desk_commands(desk)
+    [start] = await desk.sent()
     assert isinstance(start, types.StartTask)
     assert (start.node, start.epoch, start.allocation_id, start.command_seq) == ("n1", "boot/journal", "job-x-a1.t0", 1)
     work = start.work
@@ -75,7 +75,7 @@ async def test_a_gang_starts_in_three_steps(desk: PoolDesk) -> None:
     assert len(await desk.commands()) == 2
     await desk.ready("g", 1)
     assert (await desk.commands())[2:] == ["n1 start g.t0 2", "n2 start g.t1 2"]
-    starts = [c for c in await desk_commands(desk) if isinstance(c, types.StartTask)]
+    starts = [c for c in await desk.sent() if isinstance(c, types.StartTask)]
     assert {(start.master_addr, start.master_port) for start in starts} == {("h", 1)}
     assert [start.work.task_rank for start in starts] == [0, 1]
     await desk.started("g", 0, 1)
@@ -147,7 +147,7 @@ async def test_a_stop_reaches_a_running_task(desk: PoolDesk) -> None:
     await desk.place("x")
     await desk.started("x")
     await desk.stop("x", "max_run_time", 2.5)
-    [stop] = [c for c in await desk_commands(desk) if isinstance(c, types.StopTask)]
+    [stop] = [c for c in await desk.sent() if isinstance(c, types.StopTask)]
     assert (stop.allocation_id, stop.command_seq, stop.grace_seconds, stop.reason) == (
         "job-x-a1.t0",
         2,
@@ -155,7 +155,7 @@ async def test_a_stop_reaches_a_running_task(desk: PoolDesk) -> None:
         "max_run_time",
     )
     await desk.stop("x", "cancelled")
-    assert len(await desk_commands(desk)) == 2, "a stop is sent once"
+    assert len(await desk.sent()) == 2, "a stop is sent once"
     await desk.exited("x", outcome="stopped", reason="signal", exit_code=None, signal=15)
     assert (await desk.decided("x"))[2:] == ["exited stopped max_run_time"]
 
@@ -195,10 +195,3 @@ async def test_order_is_priority_then_age_then_id(desk: PoolDesk) -> None:
     await desk.node("n1", gpus=4)
     granted = [event.job_id for event in await desk.decisions(types.AttemptGranted)]
     assert granted == ["job-urgent", "job-a", "job-b", "job-young"]
-
-
-async def desk_commands(desk: PoolDesk) -> list[types.PrepareTask | types.StartTask | types.StopTask]:
-    from support.log import events_of
-    from yard_events.registry import NODES_COMMANDS
-
-    return await events_of(desk.runtime, NODES_COMMANDS)

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from yard_domain.errors import Permanent
-from yard_events import types
+from yard_events import job_document, types
 from yard_events.base import EventModel, models, unwrap, wrap
 from yard_events.envelope import from_headers
 from yard_events.registry import TOPICS, Policy
@@ -41,11 +41,11 @@ def sample(annotation: Any, name: str) -> Any:
 
 
 def sample_document(model: type[BaseModel]) -> dict[str, Any]:
-    if model is types.JobDocument:
+    if model is job_document.JobDocument:
         return {"name": "a", "run": {"command": ["x"]}, "limits": {"max_run_time": 90}}
-    if model is types.RunDocument:
+    if model is job_document.RunDocument:
         return {"command": ["x", "✓"], "env": {"A": "b"}, "workdir": "/srv"}
-    if model is types.TasksDocument:
+    if model is job_document.TasksDocument:
         return {"count": 2, "gpus": 4, "cpus": 0.5, "memory": 1024}
     return {name: sample(field.annotation, name) for name, field in model.model_fields.items()}
 

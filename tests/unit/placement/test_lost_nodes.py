@@ -190,7 +190,8 @@ def test_each_node_is_billed_up_to_its_own_last_contact() -> None:
 )
 def test_lost_time_begins_within_the_billed_span(contact: timedelta, since: timedelta) -> None:
     life = Life(1)
-    life.tell("started 0", "wait")
+    life.tell("started 0")
+    life._wait()
     life._node("n1", last_contact=NOW + contact)
     life.tell("lost n1")
     [lost] = life.events[-1:]
