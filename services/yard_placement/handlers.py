@@ -78,7 +78,7 @@ class PlacementHandlers:
             return
         await bulk_insert(uow.connection, NODES, rows, update=[name for name in rows[0] if name != "name"])
         gone = sa.update(DEVICES).where(any_of(DEVICES.c.node, [row["name"] for row in rows]))
-        await uow.connection.execute(gone.where(DEVICES.c.uuid.not_in(list(devices))).values(present=False))
+        await uow.connection.execute(gone.where(~any_of(DEVICES.c.uuid, list(devices))).values(present=False))
         await bulk_insert(
             uow.connection,
             DEVICES,

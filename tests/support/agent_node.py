@@ -78,7 +78,7 @@ class AgentNodes:
         self.doubles = 0
         self._offset: int | None = None
         self._changed = asyncio.Condition()
-        self._nodes: list[dict[str, Any]] = settings.pop("nodes", [{"name": "n1", "devices": "4xH100-80GB"}])
+        self.nodes: list[dict[str, Any]] = settings.pop("nodes", [{"name": "n1", "devices": "4xH100-80GB"}])
         self._settings = {"report_seconds": 0.3, "empty_check_seconds": 0.02} | settings
 
     # --- serving -----------------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ class AgentNodes:
     def settings(self) -> AgentSettings:
         return AgentSettings(
             data_dir=self.folder / "agents",
-            nodes=[NodeSettings(**node) for node in self._nodes],
+            nodes=[NodeSettings(**node) for node in self.nodes],
             listen=self.address,
             advertise_url=self.address,
             **self._settings,

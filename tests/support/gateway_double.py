@@ -233,8 +233,13 @@ class _Door:
         request = Request(scope, receive)
         body = await request.body()
 
+        unread = [body]
+
         async def again() -> Message:
-            return {"type": "http.request", "body": body, "more_body": False}
+            """The body once; after it what the connection says, which is when it ends."""
+            if unread:
+                return {"type": "http.request", "body": unread.pop(), "more_body": False}
+            return await receive()
 
         async def discard(_message: Message) -> None: ...
 

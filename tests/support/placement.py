@@ -327,7 +327,8 @@ class PoolDesk:
                 billed[allocation_id] = billed.get(allocation_id, 0) + (span.micros if span is not None else 0)
         ledger = await self.rows(
             "SELECT allocation_id, "
-            "(extract(epoch FROM released_at - granted_at) * 1000000)::bigint - lost_micros AS us FROM placement.allocations WHERE released_at IS NOT NULL"
+            "(extract(epoch FROM released_at - granted_at) * 1000000)::bigint - lost_micros AS us "
+            "FROM placement.allocations WHERE released_at IS NOT NULL"
         )
         assert {row["allocation_id"]: row["us"] for row in ledger} == {
             i: us for i, us in billed.items() if accounts[i].released

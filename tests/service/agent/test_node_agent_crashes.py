@@ -1,9 +1,9 @@
 """Agents, keepers and journals that die at the worst moment: nothing is lost, nothing runs twice, all is told once."""
 
 import asyncio
-import os
 import random
 import signal
+import traceback
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,8 @@ import pytest
 import yard_agent.app
 from support.agent_node import AgentNodes, StandInDriver, kill, until
 from support.processes import alive
-from yard_agent.journal import Journal
+from yard_agent.driver import DeviceProcess
+from yard_agent.journal import Journal, JournalInUse
 from yard_events.types import NodeRegistered
 
 STUBBORN = "trap '' TERM; (trap '' TERM; while :; do sleep 0.05; done) & echo ready; while :; do sleep 0.05; done"
@@ -235,19 +236,42 @@ async def test_sigterm_leaves_tasks_running_and_ends_the_agent_soon(nodes: Agent
         await nodes.ended("a")
 
 
+class DriverThatGoesAway(StandInDriver):
+    def processes(self, uuid: str) -> list[DeviceProcess]:
+        raise RuntimeError("the library is gone")
+
+
 async def test_the_failure_of_one_node_ends_the_process_with_name_and_cause(nodes: AgentNodes) -> None:
-    async with nodes.process() as agent:
-        await nodes.registration()
-        database = nodes.node_folder() / "journal.sqlite"
-        with open(database, "r+b") as file:
-            file.truncate(0)
-        os.truncate(f"{database}-wal", 0)
+    nodes.driver = DriverThatGoesAway()
+    async with nodes.running() as agent:
         await nodes.start("a", "true")
-        assert agent.stderr is not None
-        errors = await asyncio.to_thread(agent.stderr.read)
-        assert await asyncio.to_thread(agent.wait, 20) != 0
-    assert b"service died" in errors
-    assert b"node n1" in errors
-    assert b"sqlite3" in errors
-    for path in nodes.node_folder().glob("journal.sqlite*"):
-        path.unlink()
+        async with asyncio.timeout(20):
+            await asyncio.wait([agent])
+        error = agent.exception()
+        assert isinstance(error, BaseExceptionGroup)
+        text = "".join(traceback.format_exception(error))
+    assert "node n1" in text
+    assert "RuntimeError: the library is gone" in text
+    nodes.driver = None
+    async with nodes.running():
+        assert (await nodes.ended("a")).exit_code == 0
+
+
+async def test_a_damaged_journal_stops_the_process_with_instructions(nodes: AgentNodes) -> None:
+    nodes.node_folder().mkdir(parents=True)
+    (nodes.node_folder() / "journal.sqlite").write_bytes(b"this is not a database" * 500)
+    async with nodes.process() as agent:
+        _, errors = await asyncio.to_thread(agent.communicate, timeout=20)
+        assert agent.returncode != 0
+    assert b"Move the file away" in errors
+
+
+async def test_a_second_agent_of_a_node_waits_for_the_first(nodes: AgentNodes) -> None:
+    async with nodes.running():
+        with pytest.raises(JournalInUse):
+            await nodes.build()
+        await nodes.start("a", "true")
+        assert (await nodes.ended("a")).exit_code == 0
+    async with nodes.running():
+        await nodes.start("b", "true")
+        assert (await nodes.ended("b")).exit_code == 0

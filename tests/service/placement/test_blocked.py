@@ -115,9 +115,18 @@ async def test_jobs_behind_a_glance_are_placed_and_told_too(runtime: Runtime) ->
     assert await desk.decided("small") == ["granted n1"]
     await desk.wait(3)
     assert await desk.decided("large11") == ["blocked insufficient_gpu"]
-    assert await desk.decided("small2") == ["blocked behind_earlier"] or await desk.decided("small2") == [
-        "blocked insufficient_gpu"
-    ]
+    assert await desk.decided("small2") == ["blocked insufficient_gpu"]
+
+
+async def test_who_comes_behind_a_glance_is_told_though_nothing_changes(runtime: Runtime) -> None:
+    desk = await PoolDesk.open(runtime, pending_glance=1, blocked_notice_seconds=1.0)
+    await desk.node("n1", gpus=1)
+    await desk.place("busy")
+    await desk.place("first")
+    await desk.wait(3)
+    await desk.place("second")
+    await desk.wait(3)
+    assert await desk.decided("second") == ["blocked insufficient_gpu"]
 
 
 async def test_a_burst_larger_than_a_look_is_placed_to_the_end(runtime: Runtime) -> None:

@@ -5,11 +5,14 @@ import asyncio
 import pytest
 import sqlalchemy as sa
 
+from support.admission import log_of
 from support.contract import until
 from support.placement import SCOPE, PoolDesk, place_request
-from yard_domain.errors import Conflict, Fenced
+from yard_bus.consumer import Received
+from yard_domain.errors import Conflict, Fenced, Permanent
 from yard_events import registry, types
 from yard_events.base import wrap
+from yard_placement import repository
 from yard_placement.app import build
 from yard_placement.settings import PlacementSettings
 from yard_runtime.service import Runtime
@@ -32,7 +35,7 @@ async def test_two_transactions_race_for_one_device(desk: PoolDesk, second_runti
     """The cycle has chosen a device that somebody else books first: Conflict, nothing written, and it decides again."""
     await desk.node("n1", gpus=2)
     await desk.send(place_request("x"), settle=False)
-    await desk.handle(registry.PLACEMENT_REQUESTS, await desk_records(desk))
+    await desk.handle(registry.PLACEMENT_REQUESTS, await unread_requests(desk))
     async with second_runtime.engine.connect() as other, other.begin() as transaction:
         done = await other.execute(sa.text(BOOK), {"holder": "somebody", "uuid": "n1/0"})
         assert done.rowcount == 1
@@ -75,6 +78,19 @@ async def _granted(desk: PoolDesk) -> bool:
     return bool(await desk.decisions(types.AttemptGranted))
 
 
+@pytest.mark.parametrize("flaw", ["healthy = false", "present = false"])
+async def test_a_device_that_fell_out_after_the_look_is_not_booked(desk: PoolDesk, flaw: str) -> None:
+    await desk.node("n1", gpus=1)
+    await desk.place("x")
+    async with desk.runtime.engine.connect() as connection:
+        [allocation] = await repository.live_allocations_of_nodes(connection, ["n1"])
+    await desk.over("x")
+    async with desk.runtime.engine.begin() as connection:
+        await connection.execute(sa.text(f"UPDATE placement.devices SET {flaw}"))
+        with pytest.raises(Conflict, match="only 0 of 1"):
+            await repository.book_devices(connection, [allocation])
+
+
 async def test_a_device_is_never_freed_for_somebody_else(desk: PoolDesk) -> None:
     await desk.node("n1", gpus=1)
     await desk.place("x")
@@ -93,7 +109,7 @@ async def test_a_device_is_never_freed_for_somebody_else(desk: PoolDesk) -> None
 async def test_an_owner_of_an_older_term_writes_nothing(desk: PoolDesk) -> None:
     await desk.node("n1")
     await desk.send(place_request("x"), settle=False)
-    await desk.handle(registry.PLACEMENT_REQUESTS, await desk_records(desk))
+    await desk.handle(registry.PLACEMENT_REQUESTS, await unread_requests(desk))
     before = await desk.everything()
     await desk.store.take(SCOPE, "another instance")
     with pytest.raises(Fenced):
@@ -132,15 +148,11 @@ async def test_facts_that_came_while_placement_was_away(desk: PoolDesk) -> None:
 
 
 async def test_a_request_for_another_pool_is_parked_not_swallowed(desk: PoolDesk) -> None:
-    from yard_domain.errors import Permanent
-
     with pytest.raises(Permanent, match="local/other is not served here"):
         await desk.send(place_request("x", pool="other"))
 
 
-async def desk_records(desk: PoolDesk) -> list:
-    from support.admission import log_of
-
+async def unread_requests(desk: PoolDesk) -> list[Received]:
     records = await log_of(desk.runtime, registry.PLACEMENT_REQUESTS, desk.read[registry.PLACEMENT_REQUESTS])
     desk.read[registry.PLACEMENT_REQUESTS] = records[-1].record.offset + 1
     return records

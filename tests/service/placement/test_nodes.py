@@ -94,9 +94,10 @@ async def test_a_reboot_frees_devices_that_were_emptying(desk: PoolDesk) -> None
 
 async def test_facts_of_the_old_epoch_after_the_new_one_are_of_nothing(desk: PoolDesk) -> None:
     await desk.node("n1")
-    await running(desk)
+    await desk.place("x")
     await desk.registers("n1", "boot2/journal")
     before = await desk.everything()
+    await desk.started("x")
     await desk.exited("x")
     await desk.emptied("x")
     assert await desk.everything() == before
