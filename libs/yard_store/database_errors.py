@@ -11,6 +11,10 @@ from yard_domain.errors import Retryable
 _RETRYABLE_SQLSTATES = ("40", "08", "57", "53", "55P03", "25006")
 """Serialization and deadlock, connection, operator intervention (shutdown), resources (disk full, too many), lock."""
 
+_NOT_ACCEPTING_CONNECTIONS = "55000"
+"""What connecting says to a database that an operator has closed for a while. In a statement the same code (object not
+in prerequisite state) is final."""
+
 _driver: Any = asyncpg
 _NEVER: tuple[type[BaseException], ...] = (_driver.DataError, _driver.ClientConfigurationError)
 """asyncpg's own errors that say nothing about the connection: a value that cannot be bound, a URL that cannot be
@@ -59,7 +63,7 @@ def _is_asyncpg_connection(error: BaseException) -> bool:
     if not type(error).__module__.startswith("asyncpg") or isinstance(error, _NEVER):
         return False
     state = str(getattr(error, "sqlstate", None) or "08")
-    return state.startswith(_RETRYABLE_SQLSTATES)
+    return state.startswith(_RETRYABLE_SQLSTATES) or state == _NOT_ACCEPTING_CONNECTIONS
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""The bus as nodes know it: away for a while, with records lost, put back to an earlier state; several nodes at once."""
+"""The bus as nodes know it: away, with records lost, put back to an earlier state; several nodes at once."""
 
 import asyncio
 import os
