@@ -51,6 +51,8 @@ def is_retryable(error: BaseException) -> bool:
         if isinstance(error, InterfaceError):
             return not isinstance(getattr(error.orig, "__cause__", None), _NEVER)
         state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+        if error.statement is None and state == _NOT_ACCEPTING_CONNECTIONS:
+            return True
         return state is not None and str(state).startswith(_RETRYABLE_SQLSTATES)
     if isinstance(error, FileNotFoundError):
         # A server's unix socket that is not there yet; a file that somebody wanted to open would be named.

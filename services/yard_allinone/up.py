@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 
+from yard_agent.nvml_driver import NvmlDriver, load_nvml
 from yard_allinone.down import end_idle_keepers
 from yard_allinone.installation import Installation, default_data_dir
 from yard_domain.errors import InvalidField, Permanent, YardError
@@ -62,6 +63,8 @@ async def _main(options: UpOptions) -> int:
         for straggler in end_stragglers(installation.run):
             print(f"Ended a process of an earlier start: {straggler}")
         check_http_address(options.http)
+        if options.nodes == 0:
+            _check_gpus()
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -105,6 +108,11 @@ def _prepare(installation: Installation) -> None:
         installation.prepare()
     except OSError as error:
         raise Permanent(f"{installation.root} cannot be used as a data folder: {error.strerror}") from error
+
+
+def _check_gpus() -> None:
+    """A clear word before anything starts: DriverUnavailable says what is missing on a machine without usable GPUs."""
+    NvmlDriver(load_nvml()).close()
 
 
 def embedded_postgres(installation: Installation) -> EmbeddedPostgres:

@@ -101,8 +101,11 @@ class AgentNodes:
         return await build(self.settings(), self.runtime, None if given is None else lambda _node, _holders: given)
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator["asyncio.Task[None]"]:
-        """A new agent; returns once it is ready. Left by cancelling it: nothing is said goodbye to."""
+    async def running(self, *, fails: bool = False) -> AsyncIterator["asyncio.Task[None]"]:
+        """A new agent; returns once it is ready. Left by cancelling it: nothing is said goodbye to.
+
+        Raises what it failed with, unless the test knows that it `fails`.
+        """
         service = await self.build()
         ready = asyncio.Event()
         task = asyncio.create_task(service.run(ready.set))
@@ -115,8 +118,11 @@ class AgentNodes:
             yield task
         finally:
             waiting.cancel()
+            failed = task.done()
             task.cancel()
             await asyncio.wait([task])
+            if failed and not fails:
+                task.result()
 
     @asynccontextmanager
     async def process(self) -> AsyncIterator["subprocess.Popen[bytes]"]:

@@ -46,8 +46,9 @@ async def test_tasks_go_on_while_the_database_is_away(nodes: AgentNodes, postgre
     nodes.change(report_seconds=0.05)
     gate = tmp_path / "gate"
     async with nodes.running():
-        for name in ("a", "b"):
-            await nodes.start(name, "sh", "-c", f"echo begun; while [ ! -e {gate} ]; do sleep 0.02; done; echo over")
+        script = f"echo begun; while [ ! -e {gate} ]; do sleep 0.02; done; echo over"
+        for device, name in enumerate(("a", "b")):
+            await nodes.start(name, "sh", "-c", script, devices=(device,))
             await nodes.started(name)
         async with database_away(postgres_server, nodes.database):
             gate.touch()

@@ -243,7 +243,7 @@ class DriverThatGoesAway(StandInDriver):
 
 async def test_the_failure_of_one_node_ends_the_process_with_name_and_cause(nodes: AgentNodes) -> None:
     nodes.driver = DriverThatGoesAway()
-    async with nodes.running() as agent:
+    async with nodes.running(fails=True) as agent:
         await nodes.start("a", "true")
         async with asyncio.timeout(20):
             await asyncio.wait([agent])

@@ -91,7 +91,7 @@ async def test_who_may_read(nodes: AgentNodes) -> None:
         await nodes.start("a", "echo", "secret")
         await nodes.ended("a")
         internal = nodes.runtime.internal_token
-        for token in ("", "wrong", "ü", internal, node_token(internal, "n2")):
+        for token in ("-", "wrong", "ü", internal, node_token(internal, "n2")):
             async with nodes.http(token="x") as http:
                 answer = await http.get(log_path("a"), headers={"authorization": f"Bearer {token}".encode()})
                 assert answer.status_code == 401

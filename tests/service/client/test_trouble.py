@@ -33,12 +33,12 @@ def test_answers_that_are_no_answer(yard: Yard, gateway: GatewayDouble, fault: P
 
 
 def test_a_bad_token(yard: Yard) -> None:
-    result = yard("ps", YARD_TOKEN="wrong")
+    result = yard.process("ps", YARD_TOKEN="wrong")
     assert (result.returncode, "token is not valid" in result.stderr.decode()) == (4, True)
 
 
 def test_nothing_listens(unconfigured: Yard) -> None:
-    result = unconfigured("ps", YARD_URL="http://127.0.0.1:1", YARD_TOKEN="t", YARD_RETRY_SECONDS="0.3")
+    result = unconfigured.process("ps", YARD_URL="http://127.0.0.1:1", YARD_TOKEN="t", YARD_RETRY_SECONDS="0.3")
     assert result.returncode == 3
     assert "http://127.0.0.1:1: connection refused" in result.stderr.decode()
     assert "make up" in result.stderr.decode()
@@ -86,7 +86,7 @@ def test_a_lost_answer_to_a_new_token_is_not_asked_for_again(yard: Yard, gateway
 
 
 def test_no_configuration_says_what_to_do(unconfigured: Yard) -> None:
-    result = unconfigured("ps")
+    result = unconfigured.process("ps")
     assert result.returncode == 2
     said = result.stderr.decode()
     assert all(part in said for part in ("client.toml does not exist", "make up", "YARD_URL", "YARD_TOKEN"))
@@ -163,6 +163,6 @@ def test_colour_is_for_terminals_and_no_color_is_respected(yard: Yard, gateway: 
 def test_the_shell_completes_jobs_and_a_silent_server_offers_nothing(yard: Yard, gateway: GatewayDouble) -> None:
     gateway.add("train-a")
     asked = {"_YARD_COMPLETE": "complete_bash", "COMP_WORDS": "yard describe tra", "COMP_CWORD": "2"}
-    assert b"train-a" in yard(**asked).stdout
-    nothing = yard(**asked, YARD_URL="http://127.0.0.1:1")
+    assert b"train-a" in yard.process(**asked).stdout
+    nothing = yard.process(**asked, YARD_URL="http://127.0.0.1:1")
     assert (nothing.stdout.strip(), b"Traceback" in nothing.stderr) == (b"", False)
