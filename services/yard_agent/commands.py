@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from yard_agent.driver import GpuDriver, UnknownDevice
-from yard_agent.journal import Journal, JournaledAllocation
+from yard_agent.journal import Journal
+from yard_agent.journal_rows import JournaledAllocation
 from yard_agent.phases import Phase
 from yard_agent.task_facts import TaskFacts
 from yard_bus.consumer import receive

@@ -11,28 +11,18 @@ from collections import deque
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from yard_agent.journal_rows import COLUMNS, UPSERT, JournaledAllocation, allocation_of, row_of
 from yard_agent.journal_schema import prepare
 from yard_domain.errors import Permanent, Retryable
 from yard_events.base import EventModel, wrap
 from yard_events.envelope import Envelope, from_headers
 from yard_events.types import TaskWork
 
-_COLUMNS = (
-    "allocation_id, command_seq, state, work, master_addr, master_port, emptied, ended_at, stop_reason,"
-    " stop_grace_seconds"
-)
-_UPSERT = (
-    f"INSERT INTO allocations ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"  # noqa: S608  a constant
-    " command_seq = excluded.command_seq, state = excluded.state, work = coalesce(excluded.work, work),"
-    " master_addr = excluded.master_addr, master_port = excluded.master_port, emptied = excluded.emptied,"
-    " ended_at = excluded.ended_at, stop_reason = excluded.stop_reason,"
-    " stop_grace_seconds = excluded.stop_grace_seconds"
-)
 _SPOOL = "INSERT INTO spool (publish_seq, topic, key, headers, value) VALUES (?, ?, ?, ?, ?)"
 _EVENTS_IN_MEMORY = 4096
 """While the bus is away more than these may wait; older ones are then read from the file."""
@@ -54,27 +44,6 @@ class Position:
     next_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class JournaledAllocation:
-    """`state` is the caller's word. `ended_at` stays None until the task is over; then `emptied` is what is missing.
-    `work` is None when all that was ever seen is a stop. `stop_reason` is why it was first asked to stop."""
-
-    allocation_id: str
-    command_seq: int
-    state: str
-    work: TaskWork | None
-    master_addr: str | None = None
-    master_port: int | None = None
-    emptied: bool = False
-    ended_at: datetime | None = None
-    stop_reason: str | None = None
-    stop_grace_seconds: float | None = None
-
-    @property
-    def live(self) -> bool:
-        return self.ended_at is None or not self.emptied
-
-
 class Journal:
     """Open it once per agent; `with journal.transaction():` around every write. Reads are good anywhere.
 
@@ -85,6 +54,7 @@ class Journal:
     def __init__(self, path: Path, *, new_journal_id: str, busy_seconds: float = 2.0) -> None:
         self._live: dict[str, JournaledAllocation] = {}
         self._changed: dict[str, JournaledAllocation] = {}
+        self._absent: set[str] = set()
         self._with_new_work: set[str] = set()
         self._spooled: list[Envelope] = []
         self._recent: deque[Envelope] = deque(maxlen=_EVENTS_IN_MEMORY)
@@ -162,7 +132,13 @@ class Journal:
 
     def _write_changes(self) -> None:
         if self._changed:
-            self._db.executemany(_UPSERT, [self._row(allocation) for allocation in self._changed.values()])
+            self._db.executemany(
+                UPSERT,
+                [
+                    row_of(allocation, with_work=name in self._with_new_work)
+                    for name, allocation in self._changed.items()
+                ],
+            )
         if self._spooled:
             self._db.executemany(_SPOOL, [_spool_row(envelope) for envelope in self._spooled])
         if self._struck:
@@ -171,6 +147,7 @@ class Journal:
     def _forget_changes(self) -> None:
         self._struck = 0
         self._changed = {}
+        self._absent = set()
         self._with_new_work = set()
         self._spooled = []
 
@@ -317,7 +294,11 @@ class Journal:
         known = self._changed.get(allocation_id) or self._live.get(allocation_id)
         if known is not None:
             return known
+        if allocation_id in self._absent:
+            return None
         rows = self._stored("WHERE allocation_id = ?", (allocation_id,))
+        if not rows and self._db.in_transaction:
+            self._absent.add(allocation_id)  # a command asks several times for what it is about to record
         return rows[0] if rows else None
 
     def live_allocations(self) -> list[JournaledAllocation]:
@@ -352,8 +333,8 @@ class Journal:
         )
 
     def _stored(self, where: str, values: Iterable[Any] = ()) -> list[JournaledAllocation]:
-        query = f"SELECT {_COLUMNS} FROM allocations {where}"  # noqa: S608  both parts are constants of this file
-        return [_allocation(row) for row in self._db.execute(query, tuple(values))]
+        query = f"SELECT {COLUMNS} FROM allocations {where}"  # noqa: S608  both parts are constants of this file
+        return [allocation_of(row) for row in self._db.execute(query, tuple(values))]
 
     def _known(self, allocation_id: str) -> JournaledAllocation:
         known = self.allocation(allocation_id)
@@ -373,39 +354,7 @@ class Journal:
         self._check_open()
         self._db.execute(statement, values)
 
-    def _row(self, allocation: JournaledAllocation) -> tuple[Any, ...]:
-        work = allocation.work if allocation.allocation_id in self._with_new_work else None
-        return (
-            allocation.allocation_id,
-            allocation.command_seq,
-            allocation.state,
-            work.model_dump_json(exclude_none=True) if work is not None else None,
-            allocation.master_addr,
-            allocation.master_port,
-            allocation.emptied,
-            allocation.ended_at.timestamp() if allocation.ended_at is not None else None,
-            allocation.stop_reason,
-            allocation.stop_grace_seconds,
-        )
-
 
 def _spool_row(envelope: Envelope) -> tuple[Any, ...]:
     headers = json.dumps(envelope.headers(), separators=(",", ":"))
     return (envelope.publish_seq, envelope.topic, envelope.key, headers, envelope.value)
-
-
-def _allocation(row: tuple[Any, ...]) -> JournaledAllocation:
-    allocation_id, command_seq, state, work, master_addr, master_port, emptied, ended_at, reason, grace = row
-    return JournaledAllocation(
-        allocation_id,
-        command_seq,
-        state,
-        # As in events: a newer agent may have written fields that this one does not know.
-        TaskWork.model_validate_json(work, extra="ignore") if work is not None else None,
-        master_addr,
-        master_port,
-        bool(emptied),
-        datetime.fromtimestamp(ended_at, UTC) if ended_at is not None else None,
-        reason,
-        grace,
-    )

@@ -50,11 +50,8 @@ class Publisher:
                 await self._wake.wait()
                 continue
             try:
-                print('DBG publish', len(events), flush=True)
                 await self._bus.publish(events)
-                print('DBG ok', flush=True)
             except Retryable as error:
-                print('DBG', error)
                 if self.away is None:
                     _log.warning("the bus is away, events wait in the journal", node=self._node, error=str(error))
                 self.away = str(error)

@@ -11,7 +11,8 @@ import structlog
 from yard_agent.driver import GpuDriver
 from yard_agent.environment import task_environment
 from yard_agent.executor import Executor
-from yard_agent.journal import Journal, JournaledAllocation
+from yard_agent.journal import Journal
+from yard_agent.journal_rows import JournaledAllocation
 from yard_agent.keeper_client import TaskLaunch, TaskState, TaskStatus
 from yard_agent.phases import Phase
 from yard_agent.task_facts import TaskFacts

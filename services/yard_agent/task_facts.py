@@ -8,7 +8,8 @@ from typing import Protocol
 import structlog
 
 from yard_agent.driver import GpuDriver
-from yard_agent.journal import Journal, JournaledAllocation
+from yard_agent.journal import Journal
+from yard_agent.journal_rows import JournaledAllocation
 from yard_agent.keeper_client import TaskState, TaskStatus
 from yard_agent.phases import Phase
 from yard_domain.errors import Permanent, Retryable

@@ -256,6 +256,8 @@ class _Door:
         if isinstance(fault[1], Problem):
             return await fault[1].response()(scope, again, send)
         await self._app(scope, again, discard)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"100")]})
+        await send({"type": "http.response.body", "body": b"{", "more_body": True})
         raise _CutConnection
 
 

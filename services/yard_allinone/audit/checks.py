@@ -95,7 +95,9 @@ CHECKS: tuple[Check, ...] = (
         """
         SELECT coalesce(j.job_id, g.job_id) AS job_id, j.state AS admission, g.state AS shown
         FROM admission.jobs j FULL JOIN gateway.jobs g ON g.job_id = j.job_id
-        WHERE j.state IS DISTINCT FROM g.state AND NOT (j.job_id IS NULL AND g.state NOT IN ('submitted', 'queued'))
+        WHERE j.state IS DISTINCT FROM g.state
+            -- Either side forgets ended jobs in its own time.
+            AND NOT (j.job_id IS NULL AND g.ended_at IS NOT NULL) AND NOT (g.job_id IS NULL AND j.ended_at IS NOT NULL)
         ORDER BY 1 LIMIT 100
         """,
     ),

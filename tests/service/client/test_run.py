@@ -20,8 +20,8 @@ def test_the_id_alone_is_printed_without_wait(yard: Yard, gateway: GatewayDouble
 
 def test_every_option_reaches_the_document(yard: Yard, gateway: GatewayDouble) -> None:
     options = (
-        "--gpus 2 --tasks 3 --name n1 --queue q1 --project p1 --tier batch --priority 7 "
-        " --gpu-model H100 --gpu-model A100 --cpus 1.5 --memory 2GiB -e A=1=2 -e INHERITED --workdir /tmp --max-run-time 1h30m"
+        "--gpus 2 --tasks 3 --name n1 --queue q1 --project p1 --tier batch --priority 7 --gpu-model H100"
+        " --gpu-model A100 --cpus 1.5 --memory 2GiB -e A=1=2 -e INHERITED --workdir /tmp --max-run-time 1h30m"
         " --max-attempts 2 -l team=x -d"
     )
     result = yard("run", *options.split(), "--", "sh", "-c", "echo --gpus 9", INHERITED="yes")
