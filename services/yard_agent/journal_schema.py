@@ -3,7 +3,7 @@
 import sqlite3
 
 VERSION = 2
-_FIRST = """
+FIRST = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE positions (
     topic TEXT, partition INTEGER, incarnation TEXT NOT NULL, next_offset INTEGER NOT NULL,
@@ -21,7 +21,7 @@ CREATE TABLE allocations (
 CREATE INDEX allocations_live ON allocations (allocation_id) WHERE ended_at IS NULL OR emptied = 0;
 CREATE INDEX allocations_ended ON allocations (ended_at) WHERE ended_at IS NOT NULL AND emptied = 1;
 """
-_SECOND = """
+SECOND = """
 ALTER TABLE allocations ADD COLUMN stop_reason TEXT;
 ALTER TABLE allocations ADD COLUMN stop_grace_seconds REAL
 """
@@ -32,7 +32,7 @@ def prepare(db: sqlite3.Connection, new_journal_id: str) -> int | None:
     version = int(db.execute("PRAGMA user_version").fetchone()[0])
     if version > VERSION:
         return version
-    for older, script in enumerate((_FIRST, _SECOND)):
+    for older, script in enumerate((FIRST, SECOND)):
         if version <= older:
             for statement in script.split(";\n"):
                 db.execute(statement)

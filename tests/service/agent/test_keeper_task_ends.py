@@ -113,7 +113,9 @@ async def test_a_task_gets_its_environment_and_nothing_else(node: Node, agent: C
     assert facts["stdin"] == "/dev/null"
     assert facts["fds"] == "[0, 1, 2]"
     assert facts["blocked signals"] == "set()"
-    assert facts["ignored signals"].strip("0") == ""
+    # glibc keeps 32 and 33 for its threads: no program can set them, so what is inherited for them stays.
+    reserved = 1 << 31 | 1 << 32
+    assert int(facts["ignored signals"], 16) & ~reserved == 0, facts["ignored signals"]
 
 
 # Python itself ignores SIGPIPE and SIGXFSZ; those two are set back before the mask of ignored signals is read.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from yard_agent.journal import Journal, JournalInUse, JournalUnusable, Position
-from yard_agent.journal_schema import _FIRST
+from yard_agent.journal_schema import FIRST
 from yard_events.base import unwrap
 from yard_events.job_document import RunDocument
 from yard_events.types import TaskStarted, TaskWork
@@ -227,7 +227,7 @@ def test_more_events_than_memory_holds_come_whole_and_in_order(journal: Journal)
 
 def test_a_journal_of_the_first_version_is_read(path: Path) -> None:
     with sqlite3.connect(path) as db:
-        for statement in _FIRST.split(";\n"):
+        for statement in FIRST.split(";\n"):
             db.execute(statement)
         db.execute("INSERT INTO meta VALUES ('journal_id', 'old')")
         db.execute("INSERT INTO allocations (allocation_id, command_seq, state) VALUES ('a', 1, 'running')")
