@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +20,16 @@ _log = structlog.get_logger("yard.host")
 
 
 class QuietServer(uvicorn.Server):
-    """A uvicorn server inside an event loop of ours: signals belong to the host."""
+    """A uvicorn server inside an event loop of ours: signals belong to the host, and so do Unix sockets."""
+
+    def __init__(self, config: uvicorn.Config, unix_path: Path | None = None) -> None:
+        super().__init__(config)
+        self._unix_path = unix_path
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._unix_path is not None:
+            sockets = [_private_socket(self._unix_path)]
+        await super().serve(sockets)
 
     def install_signal_handlers(self) -> None:
         return None
@@ -29,13 +39,27 @@ class QuietServer(uvicorn.Server):
         yield
 
 
+def _private_socket(path: Path) -> socket.socket:
+    """Listens at `path` for its owner alone; uvicorn's own would let everybody in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.bind(str(path))
+        path.chmod(0o600)
+        listening.listen(512)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
 def server_for(app: FastAPI, listen: str, *, graceful_seconds: int = 2) -> QuietServer:
     """A server for `unix:/path` or `host:port`. A unix socket is made for its owner only."""
+    where: dict[str, object] = {}
+    unix_path: Path | None = None
     if listen.startswith("unix:"):
-        path = Path(listen.removeprefix("unix:"))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        where: dict[str, object] = {"uds": str(path)}
+        unix_path = Path(listen.removeprefix("unix:"))
     else:
         host, _, port = listen.rpartition(":")
         where = {"host": host.strip("[]"), "port": int(port)}
@@ -48,7 +72,7 @@ def server_for(app: FastAPI, listen: str, *, graceful_seconds: int = 2) -> Quiet
         h11_max_incomplete_event_size=64 * 1024,
         **where,  # type: ignore[arg-type]
     )
-    return QuietServer(config)
+    return QuietServer(config, unix_path)
 
 
 class ServiceHost:

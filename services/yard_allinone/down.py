@@ -9,7 +9,7 @@ from pathlib import Path
 
 from yard_agent.keeper_admin import connect, keeper_sockets
 from yard_allinone.installation import Installation, default_data_dir
-from yard_domain.errors import YardError
+from yard_domain.errors import Retryable, YardError
 from yard_runtime.instance_lock import InstanceLock, InstanceRunning
 from yard_runtime.stragglers import end_stragglers
 from yard_store.embedded import EmbeddedPostgres, EmbeddedSettings
@@ -69,10 +69,15 @@ def stop_tasks(agents: Path, grace_seconds: float) -> int:
     """Stop every running task; their ends stay in the keepers' logs, so the next `yard up` reports them."""
     stopped = 0
     for path in keeper_sockets(agents):
-        with suppress(OSError), connect(path, timeout_seconds=grace_seconds + 30) as keeper:
-            for allocation_id in keeper.running():
-                keeper.stop(allocation_id, grace_seconds)
-                stopped += 1
-            keeper.wait_emptied()
-            keeper.leave_if_idle()
+        try:
+            with connect(path, timeout_seconds=grace_seconds + 30) as keeper:
+                for allocation_id in keeper.running():
+                    keeper.stop(allocation_id, grace_seconds)
+                    stopped += 1
+                keeper.wait_emptied()
+                keeper.leave_if_idle()
+        except (FileNotFoundError, ConnectionRefusedError):
+            continue  # no keeper there
+        except OSError as error:
+            raise Retryable(f"the keeper of {path.parent.name} did not stop its tasks in time: {error}") from error
     return stopped

@@ -29,6 +29,7 @@ ENGINE = "engine"
 AGENTS = "agents"
 
 _READY_LIMIT_SECONDS = 120.0
+_SOCKET_PATH_BYTES = 107
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "USER", "TZ", "LD_LIBRARY_PATH", "YARD_LOG_LEVEL")
 
 
@@ -104,6 +105,12 @@ async def _run(supervisor: Supervisor, installation: Installation, options: UpOp
 
 
 def _prepare(installation: Installation) -> None:
+    longest = len(os.fsencode(str(installation.run / "control.sock")))
+    if longest > _SOCKET_PATH_BYTES:
+        raise Permanent(
+            f"{installation.root}: the path is {longest - _SOCKET_PATH_BYTES} characters too long for the sockets in"
+            " it; choose a shorter --data-dir"
+        )
     try:
         installation.prepare()
     except OSError as error:
