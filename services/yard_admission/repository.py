@@ -26,11 +26,16 @@ _JOB_COLUMNS = ", ".join(f"j.{name}" for name in JOB_FIELDS)
 
 @dataclass(slots=True)
 class Loaded:
-    """A job with the claim that its queue's usage counts for it. `work`: tasks and run, where they were asked for."""
+    """A job and the row it was read from. `work`: tasks and run, where they were asked for."""
 
     job: Job
-    counted_gpus: int = 0
+    stored: Sequence[Any]
     work: dict[str, Any] | None = None
+
+    @property
+    def counted_gpus(self) -> int:
+        """The claim that its queue's usage counts for it."""
+        return self.stored[_CLAIM]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +45,17 @@ class Queue:
     used_gpus: int
 
 
-def _loaded(row: Any, work: dict[str, Any] | None = None) -> Loaded:
-    job = Job(*(row[name] for name in JOB_FIELDS))
+_COLUMN = {name: index for index, name in enumerate(JOB_FIELDS)}
+_CLAIM = _COLUMN["claimed_gpus"]
+
+
+def _loaded(row: Sequence[Any], work: dict[str, Any] | None = None) -> Loaded:
+    """`row`: the job's columns in the order of JOB_FIELDS."""
+    job = Job(*row)
     job.state = JobState(job.state)
-    job.held = Held(job.held) if job.held is not None else None
-    return Loaded(job, job.claimed_gpus, work)
+    if job.held is not None:
+        job.held = Held(job.held)
+    return Loaded(job, row, work)
 
 
 def _ids_parameter(name: str) -> sa.BindParameter[Any]:
@@ -66,16 +77,31 @@ async def jobs_by_id(connection: AsyncConnection, job_ids: Iterable[str]) -> dic
     wanted = sorted(set(job_ids))
     if not wanted:
         return {}
-    found = (await connection.execute(_BY_ID, {"ids": wanted})).mappings()
-    return {row["job_id"]: _loaded(row) for row in found}
+    found = await connection.execute(_BY_ID, {"ids": wanted})
+    return {row[0]: _loaded(row) for row in found}
 
 
-def _row(job: Job, names: Sequence[str]) -> dict[str, Any]:
+def _row(job: Job, names: Iterable[str]) -> dict[str, Any]:
     row = {name: getattr(job, name) for name in names}
     row["state"] = job.state.value
     row["waiting"] = job.waiting
     row["untold"] = job.untold
     return row
+
+
+_ALWAYS = ("job_id", "state", "reason", "placed", "claimed_gpus", "decided_at")
+_SELDOM = tuple(name for name in MUTABLE_FIELDS if name not in _ALWAYS)
+
+
+def _changed_fields(jobs: Sequence[Loaded]) -> list[str]:
+    """What to write: of the columns that most changes leave alone, those that any of the jobs has changed.
+
+    Binding every column of every job costs more than finding this out.
+    """
+    return [
+        *_ALWAYS,
+        *(n for n in _SELDOM if any(getattr(loaded.job, n) != loaded.stored[_COLUMN[n]] for loaded in jobs)),
+    ]
 
 
 async def insert_jobs(connection: AsyncConnection, jobs: Sequence[tuple[Job, dict[str, Any]]]) -> None:
@@ -94,7 +120,8 @@ async def save_jobs(
     """
     if not jobs and not attention:
         return
-    await bulk_update(connection, JOBS, [_row(loaded.job, MUTABLE_FIELDS) for loaded in jobs])
+    names = _changed_fields(jobs)
+    await bulk_update(connection, JOBS, [_row(loaded.job, names) for loaded in jobs])
     deltas: dict[str, int] = {}
     wanted: dict[str, bool] = dict(attention or {})
     for loaded in jobs:
@@ -104,7 +131,6 @@ async def save_jobs(
             deltas[job.queue] = deltas.get(job.queue, 0) + delta
         if attention is None and (delta < 0 or job.waiting):
             wanted[job.queue] = True
-        loaded.counted_gpus = job.claimed_gpus
     await _touch(connection, deltas, wanted)
 
 
@@ -147,7 +173,7 @@ _UNTOLD = (
 
 async def untold_jobs(connection: AsyncConnection, queued_before: datetime, limit: int) -> list[Loaded]:
     """Candidates that wait since `queued_before` or longer, not told why, in queues that have been looked at."""
-    found = (await connection.execute(_UNTOLD, {"before": queued_before, "limit": limit})).mappings()
+    found = await connection.execute(_UNTOLD, {"before": queued_before, "limit": limit})
     return [_loaded(row) for row in found]
 
 
@@ -212,8 +238,9 @@ async def candidates(connection: AsyncConnection, queues: Sequence[Queue], limit
     """Per queue at most `limit` candidates in order, the last being the first that does not fit, if there is one."""
     found = await connection.execute(CANDIDATES, {"queues": [queue.name for queue in queues], "limit": limit})
     result: dict[str, list[Loaded]] = {queue.name: [] for queue in queues}
-    for row in found.mappings():
-        result[row["queue"]].append(_loaded(row, row["work"]))
+    for row in found:
+        loaded = _loaded(row[:-1], row[-1])
+        result[loaded.job.queue].append(loaded)
     return result
 
 
