@@ -42,6 +42,7 @@ def pid_file(run_dir: Path, name: str) -> Path:
 
 def write_pid_file(path: Path, pid: int) -> None:
     """Atomically, so that a reader never sees half of it."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # somebody may have deleted the folder
     unfinished = path.with_name(path.name + ".unfinished")
     unfinished.write_text(json.dumps({"pid": pid, "identity": process_identity(pid)}) + "\n")
     unfinished.replace(path)

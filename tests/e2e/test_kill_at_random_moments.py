@@ -99,6 +99,7 @@ def test_every_job_ends_right_and_runs_once(keepers: bool) -> None:
         jobs = submit_all(made, marks, random.Random(seed + 1))
         killer.join(120)
         assert sum(killer.killed.values()) == KILLS
+        assert len(killer.killed) >= 4, killer.killed  # of control, engine, agents, postgres, keeper
         _until_all_ended(made, jobs)
         states = _states(made, jobs)
         _check_ends(made, jobs, states, _lines(marks / "ran"), _lines(marks / "completed"), keepers)

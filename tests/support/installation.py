@@ -107,9 +107,9 @@ class Installation:
         found = {}
         for path in (self.data / "run").glob("*.pid"):
             try:
-                found[path.stem] = int(path.read_text().split()[0])
-            except (ValueError, IndexError, FileNotFoundError):
-                continue
+                found[path.stem] = json.loads(path.read_text())["pid"]
+            except FileNotFoundError:
+                continue  # it ended meanwhile
         return found
 
     def postmaster_pid(self) -> int | None:

@@ -1,6 +1,7 @@
 """Ending what an earlier supervisor left: only processes that are still the recorded ones."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -68,3 +69,10 @@ def test_a_damaged_pid_file_is_removed_and_ends_nothing(tmp_path: Path, content:
 
 def test_a_missing_folder_has_no_stragglers(tmp_path: Path) -> None:
     assert end_stragglers(tmp_path / "run") == []
+
+
+def test_a_run_folder_that_somebody_deleted_is_made_again(tmp_path: Path) -> None:
+    """A supervisor whose folder was gone could never restart a child again."""
+    path = pid_file(tmp_path / "run", "control")
+    write_pid_file(path, os.getpid())
+    assert json.loads(path.read_text())["pid"] == os.getpid()
