@@ -22,11 +22,12 @@ class TaskFiles:
         return f"{self._scratch}/{allocation_id}"
 
     def output_bytes(self, allocation_id: str) -> int:
-        """How much the task has printed; 0 without a file."""
+        """How much the task has printed; 0 without a file, whatever a task put in its place."""
         try:
-            return os.stat(self.output(allocation_id)).st_size
-        except FileNotFoundError:
+            found = os.lstat(self.output(allocation_id))
+        except OSError:
             return 0
+        return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
     def remove(self, allocation_ids: Iterable[str]) -> list[str]:
         """Delete the files of these tasks, which takes time; returns what could not be deleted and why."""
@@ -35,8 +36,8 @@ class TaskFiles:
             for path in (self.output(allocation_id), self.scratch(allocation_id)):
                 try:
                     _remove(path)
-                except OSError as error:
-                    failures.append(f"{path}: {error.strerror}")
+                except (OSError, RecursionError) as error:  # a task can nest folders deeper than they can be removed
+                    failures.append(f"{path}: {getattr(error, 'strerror', None) or error}")
         return failures
 
     def leftovers(self, known: Collection[str], unchanged_since: float) -> list[str]:

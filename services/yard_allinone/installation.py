@@ -36,7 +36,8 @@ class Installation:
 
     @property
     def lock(self) -> Path:
-        return self.run / "up.lock"
+        """Beside what it protects, not among the files of a run, which somebody may tidy up."""
+        return self.root / "up.lock"
 
     @property
     def client_config(self) -> Path:

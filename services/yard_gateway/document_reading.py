@@ -19,7 +19,8 @@ from yard_runtime.http import Problem
 MAX_DEPTH = 32
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+# The closing quote is optional: a string that never ends is one token, not one try from each of its characters.
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 _UNSAFE_TEXT = re.compile("[\0\ud800-\udfff]")
 _MERGE_KEY = "<<"
 
@@ -119,8 +120,9 @@ def _refuse_unsafe(value: Any, path: str) -> None:
     elif isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
+                # Not the key itself: a number of thousands of digits cannot be written out.
                 raise malformed(
-                    f"the key {_shown(str(key))} must be text; put it in quotes", field=path or "(document)"
+                    f"a key is {type(key).__name__}, but must be text; put it in quotes", field=path or "(document)"
                 )
             if _UNSAFE_TEXT.search(key):
                 raise malformed(

@@ -128,7 +128,7 @@ async def _position(parts: Parts, request: Request, after: int | None) -> int:
     """Where to begin. Raises Problem 410 when what came next was forgotten, or the number was never given out."""
     header = request.headers.get("last-event-id")
     if header:
-        if not header.isdecimal() or not header.isascii() or int(header[:20]) > MAX_SEQ:
+        if not header.isdecimal() or not header.isascii() or len(header) > 20 or int(header) > MAX_SEQ:
             message = "must be the id of an event"
             raise Problem(
                 422,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from yard_domain.errors import Permanent
 from yard_runtime.instance_lock import InstanceLock, InstanceRunning
 
 HOLDER = """
@@ -54,3 +55,8 @@ def test_a_child_process_does_not_keep_the_lock(tmp_path: Path) -> None:
     finally:
         child.kill()
         child.communicate()
+
+
+def test_a_folder_that_cannot_be_written_is_said_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(Permanent, match="cannot be written"):
+        InstanceLock(tmp_path / "absent" / "up.lock").acquire()
