@@ -1,5 +1,6 @@
 """The base of every event model, and the table from type name to model."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -53,8 +54,9 @@ def wrap(
     correlation_id: str | None = None,
     causation_id: str | None = None,
     publish_seq: int | None = None,
+    trace: Mapping[str, str] | None = None,
 ) -> Envelope:
-    """The envelope of a new event."""
+    """The envelope of a new event. `trace`: the W3C headers of the span that made it."""
     return Envelope(
         topic=event.TOPIC,
         key=event.key(),
@@ -68,6 +70,7 @@ def wrap(
         causation_id=causation_id,
         project_id=event.project(),
         publish_seq=publish_seq,
+        extra=dict(trace or {}),
     )
 
 

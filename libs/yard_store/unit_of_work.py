@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from yard_domain.errors import Conflict, Fenced, Retryable
 from yard_events.base import EventModel, wrap
 from yard_events.envelope import Envelope
+from yard_obs.tracing import TraceHeaders, sent
 from yard_store.bulk import bulk_delete, bulk_insert
 from yard_store.database_errors import OutcomeUnknown, database_errors
 from yard_store.ports import Clock, EventAppender, Ids
@@ -57,16 +58,24 @@ class UnitOfWork:
     def new_id(self, prefix: str) -> str:
         return self._store.ids.new(prefix)
 
-    def emit(self, event: EventModel, cause: Envelope | None = None) -> None:
-        """Publish `event` when, and only when, this transaction commits. `cause` links it to what led to it."""
+    def emit(self, event: EventModel, cause: Envelope | None = None, trace: TraceHeaders | None = None) -> None:
+        """Publish `event` when, and only when, this transaction commits.
+
+        `cause` links it to the event that led to it. `trace` is the context it continues where that event is no longer
+        at hand (a cycle that decides later); else the cause's, else the current span's.
+        """
+        event_id = self._store.ids.new("evt")
+        parent = trace or (cause.extra if cause is not None else None)
+        attributes = {"messaging.destination.name": event.TOPIC, "messaging.message.id": event_id}
         self._events.append(
             wrap(
                 event,
-                event_id=self._store.ids.new("evt"),
+                event_id=event_id,
                 source=self._store.source,
                 time=self.now,
                 correlation_id=(cause.correlation_id or cause.id) if cause is not None else None,
                 causation_id=cause.id if cause is not None else None,
+                trace=sent(event.TOPIC, attributes, parent),
             )
         )
 
