@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env up down test lint format types imports unit contract service e2e lock clean
+.PHONY: help env up down test lint format types imports kafka unit contract service e2e lock clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9 ]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-26s %s\n", $$1, $$2}'
@@ -27,7 +27,7 @@ up: env ## start everything on this machine; ARGS="--data-dir D --http 127.0.0.1
 down: env ## stop everything that `make up` started, tasks included
 	@exec $(BIN)/yard down $(ARGS)
 
-test: lint types imports unit contract service e2e ## everything: lint, types, import rules, all tests
+test: lint types imports kafka unit contract service e2e ## everything: lint, types, import rules, all tests
 
 lint: env ## ruff, format included
 	$(BIN)/ruff check .
@@ -43,6 +43,9 @@ types: env ## pyright, strict on libs/
 imports: env ## the import rule between packages
 	$(BIN)/lint-imports
 
+kafka: env ## fetch the Kafka that the tests run (into .cache/, once)
+	@cd tests && ../$(BIN)/python -m support.kafka_cluster
+
 # Two workers, a file each: most of a test's time is spent waiting for a commit, a process or a port.
 unit contract service e2e: env ## one of the test suites
 	$(BIN)/pytest tests/$@ -n 2 --dist loadfile $(ARGS)
@@ -51,4 +54,4 @@ lock: ## renew requirements.lock from pyproject.toml (needs uv on the PATH)
 	uv pip compile --universal --python-version 3.11 --extra dev --generate-hashes --no-emit-index-url --no-header -o requirements.lock pyproject.toml
 
 clean: ## remove the environment and caches; data folders stay
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

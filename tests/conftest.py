@@ -1,17 +1,21 @@
-"""Fixtures shared by all suites: one real PostgreSQL a session, one fresh database a test, a runtime on it."""
+"""Fixtures shared by all suites: one real PostgreSQL a session, one fresh database a test, a runtime on it; Kafka."""
 
 import asyncio
 import secrets
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
 import structlog
 
+from support.kafka_cluster import KafkaCluster, start_kafka
+from support.shared_kafka import SharedKafka
 from yard_bus.postgres import PostgresBus
 from yard_events.registry import TOPICS
 from yard_runtime.clock import SystemClock, SystemIds
@@ -87,3 +91,28 @@ async def second_runtime(runtime: Runtime, database: str) -> AsyncIterator[Runti
 def loop_deadline() -> asyncio.Timeout:
     """A bound on tests that await events, so that a missing event fails instead of hanging."""
     return asyncio.timeout(20)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where tests ask for the Kafka that they share."""
+    config.pluginmanager.register(SharedKafka(config), "shared-kafka")
+
+
+@pytest.fixture(scope="session")
+def kafka(request: pytest.FixtureRequest) -> str:
+    """Bootstrap servers of a Kafka that all tests of the run share: use topics, groups and transactional ids of your
+    own, and break nothing."""
+    shared = request.config.pluginmanager.get_plugin("shared-kafka")
+    assert isinstance(shared, SharedKafka)
+    return shared.bootstrap()
+
+
+@pytest.fixture
+def kafka_cluster() -> Iterator[Callable[..., KafkaCluster]]:
+    """`start_kafka`, for tests that break brokers; what they start is closed at their end."""
+    with ExitStack() as started:
+
+        def start(*arguments: Any, **named: Any) -> KafkaCluster:
+            return started.enter_context(start_kafka(*arguments, **named))
+
+        yield start

@@ -8,53 +8,49 @@ sequences are read from the database, where the outcome is known.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 
 import structlog
 
 from yard_bus.dead_letters import load_parked_keys, park
 from yard_bus.deduplication import SeenSequences
+from yard_bus.following import follow
 from yard_bus.protocol import OffsetGone, PartitionRef, Record, Session
+from yard_bus.received import (
+    ATTEMPTS_BEFORE_PARKING,
+    ConsumerSettings,
+    Handler,
+    Received,
+    processing,
+    receive,
+)
+from yard_bus.retries import Retries
 from yard_domain.errors import Conflict, Fenced, Permanent, Retryable
-from yard_events.base import EventModel, unwrap
-from yard_events.envelope import Envelope, from_headers
 from yard_store.database_errors import OutcomeUnknown
-from yard_store.unit_of_work import Store, UnitOfWork
+from yard_store.unit_of_work import Ownership, Store, UnitOfWork
+
+__all__ = ["ATTEMPTS_BEFORE_PARKING", "Consumer", "ConsumerSettings", "Handler", "Received", "receive"]
 
 _log = structlog.get_logger("yard.consumer")
-
-ATTEMPTS_BEFORE_PARKING = 5
-"""Tries of an error that nobody classified before it is taken for permanent."""
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """A record that passed the codec. `data` is None for a type that this version does not know."""
-
-    envelope: Envelope
-    data: EventModel | None
-    record: Record
-
-
-Handler = Callable[[Sequence[Received], UnitOfWork], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerSettings:
-    batch_limit: int = 500
-    backoff_first_seconds: float = 0.05
-    backoff_limit_seconds: float = 5.0
 
 
 class Consumer:
     """Consumes the given topics for one service; `handlers` maps each topic to its one handler."""
 
-    def __init__(self, store: Store, handlers: Mapping[str, Handler], settings: ConsumerSettings | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        handlers: Mapping[str, Handler],
+        settings: ConsumerSettings | None = None,
+        ownership: Ownership | None = None,
+    ) -> None:
+        """`ownership`: the term under which this instance consumes; one that was taken over changes nothing more."""
         self._store = store
         self._handlers = handlers
         self._settings = settings or ConsumerSettings()
+        self._ownership = ownership
         self._stopped: dict[PartitionRef, str] = {}
+        self._parked: dict[tuple[str, int], set[str]] = {}
 
     @property
     def stopped(self) -> Mapping[PartitionRef, str]:
@@ -66,24 +62,36 @@ class Consumer:
         return sorted(self._handlers)
 
     async def run(self, session: Session) -> None:
-        """Serve the session's partitions until it ends.
+        """Serve the session's partitions, whichever they are, until it ends.
 
         Raises, as an exception group, Retryable (session over), OutcomeUnknown (a COMMIT was lost: join again) or
         Fenced (taken over).
         """
-        running: dict[PartitionRef, asyncio.Task[None]] = {}
+        await follow(session, lambda refs: self.serve(session, refs))
+
+    async def serve(self, session: Session, refs: Collection[PartitionRef]) -> None:
+        """Serve these partitions, and retries of what is parked in them, until cancelled. Raises as `run` does."""
+        self._parked = {(ref.topic, ref.partition): set() for ref in refs}
+        self._stopped.clear()
+        retries = Retries(self._store, self._handlers, self._parked, self._settings, self._ownership)
         async with asyncio.TaskGroup() as group:
-            async for refs in session.assignments():
-                for ref in [ref for ref in running if ref not in refs]:
-                    running.pop(ref).cancel()
-                for ref in sorted(refs - set(running)):
-                    running[ref] = group.create_task(
-                        self._serve(session, ref), name=f"{self._store.schema} {ref.topic}/{ref.partition}"
-                    )
+            for ref in sorted(refs):
+                name = f"{self._store.schema} {ref.topic}/{ref.partition}"
+                group.create_task(self._serve(session, ref), name=name)
+            group.create_task(retries.run(), name=f"{self._store.schema} retries")
 
     async def _serve(self, session: Session, ref: PartitionRef) -> None:
+        loop = _PartitionLoop(
+            self._store,
+            session,
+            ref,
+            self._handlers[ref.topic],
+            self._settings,
+            self._ownership,
+            self._parked[(ref.topic, ref.partition)],
+        )
         try:
-            await _PartitionLoop(self._store, session, ref, self._handlers[ref.topic], self._settings).run()
+            await loop.run()
         except OffsetGone as error:
             # From anywhere else events would be skipped or doubled: this partition waits for people, others go on.
             self._stopped[ref] = str(error)
@@ -98,7 +106,14 @@ class Consumer:
 
 class _PartitionLoop:
     def __init__(
-        self, store: Store, session: Session, ref: PartitionRef, handler: Handler, settings: ConsumerSettings
+        self,
+        store: Store,
+        session: Session,
+        ref: PartitionRef,
+        handler: Handler,
+        settings: ConsumerSettings,
+        ownership: Ownership | None,
+        parked: set[str],
     ) -> None:
         self._store = store
         self._session = session
@@ -106,7 +121,8 @@ class _PartitionLoop:
         self._handler = handler
         self._settings = settings
         self._position: int | None = None
-        self._parked: set[str] = set()
+        self._ownership = ownership
+        self._parked = parked
         self._seen = SeenSequences(store.tables, ref)
 
     async def run(self) -> None:
@@ -124,13 +140,16 @@ class _PartitionLoop:
                 f"{self._ref.incarnation}"
             )
         self._position = stored[1] if stored is not None else None
-        async with self._store.reading() as connection:
-            self._parked = await load_parked_keys(connection, self._store.tables, self._ref)
-            await self._seen.load(connection)
+        # A unit of work, so that no retry comes in between: it would take out keys that are about to be put in.
+        async with self._store.unit_of_work() as uow:
+            self._parked.clear()
+            self._parked |= await load_parked_keys(uow.connection, self._store.tables, self._ref)
+            await self._seen.load(uow.connection)
 
     async def _consume(self, records: Sequence[Record]) -> None:
         try:
-            await self._with_backoff(records, give_up_after=1 if len(records) > 1 else ATTEMPTS_BEFORE_PARKING)
+            tries = 1 if len(records) > 1 else self._settings.attempts_before_parking
+            await self._with_backoff(records, give_up_after=tries)
         except (Fenced, OutcomeUnknown, asyncio.CancelledError):
             raise
         except Exception as error:
@@ -165,18 +184,23 @@ class _PartitionLoop:
 
     async def _transaction(self, records: Sequence[Record]) -> None:
         async with self._store.unit_of_work() as uow:
-            last = records[-1].offset + 1
-            await uow.advance(self._ref.topic, self._ref.partition, self._position, last, self._ref.incarnation)
+            last = records[-1].following
+            await self._advance(uow, last)
             fresh = [record for record in records if self._seen.is_new(record)]
             behind = [record for record in fresh if record.key in self._parked]
             if behind:
                 await park(uow, self._store.tables, behind, error=None)
             received = [receive(record) for record in fresh if record.key not in self._parked]
             if received:
-                await self._handler(received, uow)
+                with processing(self._store.schema, received):
+                    await self._handler(received, uow)
             await self._seen.save(uow.connection)
         self._position = last
         self._seen.saved()
+
+    async def _advance(self, uow: UnitOfWork, last: int) -> None:
+        ref = self._ref
+        await uow.advance(ref.topic, ref.partition, self._position, last, ref.incarnation, self._ownership)
 
     async def _park(self, record: Record, error: Exception) -> None:
         _log.error("parking key", topic=record.ref.topic, key=record.key, type=record.type, error=str(error))
@@ -194,20 +218,11 @@ class _PartitionLoop:
 
     async def _park_once(self, record: Record, error: str) -> None:
         async with self._store.unit_of_work() as uow:
-            last = record.offset + 1
-            await uow.advance(self._ref.topic, self._ref.partition, self._position, last, self._ref.incarnation)
+            last = record.following
+            await self._advance(uow, last)
             await park(uow, self._store.tables, [record], error=error)
             self._seen.is_new(record)
             await self._seen.save(uow.connection)
         self._position = last
         self._parked.add(record.key)
         self._seen.saved()
-
-
-def receive(record: Record) -> Received:
-    """Decode one record. Raises Permanent when it is not a CloudEvent or its data is not what its type promises."""
-    try:
-        envelope = from_headers(record.ref.topic, record.key, record.headers, record.value)
-    except ValueError as error:
-        raise Permanent(f"{record.ref.topic}/{record.ref.partition}@{record.offset}: {error}") from error
-    return Received(envelope, unwrap(envelope), record)

@@ -30,7 +30,9 @@ from yard_events.partitioner import partition_for
 from yard_events.registry import Topic
 from yard_store.database_errors import database_errors, is_retryable
 from yard_store.migrations import migrate
-from yard_store.ports import Clock, Ids
+from yard_store.ports import Clock, EventAppender, Ids
+from yard_store.tables import ServiceTables
+from yard_store.unit_of_work import Store
 
 SCHEMA = "yard_bus"
 CHANNEL = "yard_bus"
@@ -75,6 +77,18 @@ class PostgresBus:
         self._clock = clock
         self._ids = ids
         self._topics: dict[str, _StoredTopic] = {}
+
+    @property
+    def shared(self) -> bool:
+        """One instance of a service at a time holds its group, and one process writes its tables."""
+        return False
+
+    def appender(self, tables: ServiceTables) -> EventAppender:
+        """The log itself."""
+        return self
+
+    def relay(self, store: Store) -> None:
+        """What is appended is published."""
 
     async def migrate(self) -> None:
         await migrate(self._engine, SCHEMA, Path(__file__).parent / "migrations")

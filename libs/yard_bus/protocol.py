@@ -1,13 +1,15 @@
 """What a bus is. Implementations: `postgres` (embedded); Kafka and the simulated bus follow the same contract suite."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from yard_events.envelope import Envelope
 from yard_events.registry import Topic
 from yard_store.ports import EventAppender
+from yard_store.tables import ServiceTables
+from yard_store.unit_of_work import Ownership, Store
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -21,7 +23,10 @@ class PartitionRef:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record as stored. Headers and value are bytes of others: not yet checked."""
+    """One record as stored. Headers and value are bytes of others: not yet checked.
+
+    `following` is where reading goes on: behind the record, and behind what else the log keeps with it.
+    """
 
     ref: PartitionRef
     offset: int
@@ -29,6 +34,11 @@ class Record:
     type: str
     headers: dict[str, str]
     value: bytes
+    skip_to: int | None = None
+
+    @property
+    def following(self) -> int:
+        return self.offset + 1 if self.skip_to is None else self.skip_to
 
 
 class OffsetGone(Exception):
@@ -39,7 +49,10 @@ class Session(Protocol):
     """Membership of a group, or a plain reader. Over when its connection is: then every call raises Retryable."""
 
     def assignments(self) -> AsyncIterator[frozenset[PartitionRef]]:
-        """The partitions this member reads, again each time they change. Ends by raising Retryable."""
+        """The partitions this member reads, again each time they change; none for a standby. Ends by raising Retryable.
+
+        Asking for the next says that work on the ones before has stopped: see `follow`.
+        """
         ...
 
     async def read(self, ref: PartitionRef, offset: int | None, limit: int) -> list[Record]:
@@ -48,7 +61,20 @@ class Session(Protocol):
         ...
 
 
-class Bus(EventAppender, Protocol):
+class Bus(Protocol):
+    """`shared`: several instances of a service write to its tables at once, so they must wake one another."""
+
+    @property
+    def shared(self) -> bool: ...
+
+    def appender(self, tables: ServiceTables) -> EventAppender:
+        """Where a service's units of work append their events."""
+        ...
+
+    def relay(self, store: Store) -> Callable[[Ownership], Coroutine[Any, Any, None]] | None:
+        """What the active instance of a service runs to get its committed events out; None where that is not needed."""
+        ...
+
     async def ensure_topics(self, topics: Sequence[Topic]) -> None:
         """Create what is missing. An existing topic keeps its partition count."""
         ...

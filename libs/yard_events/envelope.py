@@ -8,6 +8,8 @@ from datetime import datetime
 
 CONTENT_TYPE = "application/json"
 SPEC_VERSION = "1.0"
+MAX_VALUE_BYTES = 2**20
+"""The largest value that may travel, on every bus; topics take somewhat more, for headers."""
 MAX_PUBLISH_SEQ = 2**63 - 1
 
 

@@ -1,11 +1,43 @@
 """Events between placement and the agents: commands to a node, and what its agent saw. Key: the node."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import AwareDatetime
+from pydantic import Field
 
 from yard_events import registry as topics
 from yard_events.base import EventModel
+from yard_events.fields import (
+    AgentTime,
+    AgentUrl,
+    AllocationId,
+    Attempt,
+    AttemptId,
+    BootId,
+    ClusterName,
+    CommandSeq,
+    CpuCores,
+    Detail,
+    DeviceModel,
+    DeviceUuid,
+    DeviceUuids,
+    Epoch,
+    ExitCode,
+    GraceSeconds,
+    JobId,
+    JobName,
+    Labels,
+    MasterAddress,
+    MasterPort,
+    MemoryBytes,
+    NodeName,
+    OutcomeCode,
+    PoolName,
+    ProjectId,
+    ReasonCode,
+    SignalNumber,
+    Simulated,
+    TaskRank,
+)
 from yard_events.job_document import RunDocument
 from yard_events.part import Part
 
@@ -20,10 +52,10 @@ class _NodeCommand(EventModel):
     """
 
     TOPIC: ClassVar[str] = topics.NODES_COMMANDS
-    node: str
-    epoch: str
-    allocation_id: str
-    command_seq: int
+    node: NodeName
+    epoch: Epoch
+    allocation_id: AllocationId
+    command_seq: CommandSeq
 
     def key(self) -> str:
         return self.node
@@ -35,19 +67,19 @@ class _NodeCommand(EventModel):
 class TaskWork(Part):
     """Everything an agent needs to run one task."""
 
-    job_id: str
-    project_id: str
-    name: str
-    attempt: int
-    attempt_id: str
-    task_rank: int
-    world_size: int
-    local_rank: int
-    local_world_size: int
-    device_uuids: list[str]
+    job_id: JobId
+    project_id: ProjectId
+    name: JobName
+    attempt: Attempt
+    attempt_id: AttemptId
+    task_rank: TaskRank
+    world_size: Annotated[int, Field(description="Tasks of the gang.")]
+    local_rank: Annotated[int, Field(description="Number of the task among those of its gang on the node.")]
+    local_world_size: Annotated[int, Field(description="Tasks of the gang on the node.")]
+    device_uuids: DeviceUuids
     run: RunDocument
-    cpus: float | None = None
-    memory_bytes: int | None = None
+    cpus: Annotated[float | None, Field(description="CPU cores that it may use.")] = None
+    memory_bytes: Annotated[int | None, Field(description="Memory that it may use, in bytes.")] = None
 
 
 class PrepareTask(_NodeCommand):
@@ -62,36 +94,38 @@ class StartTask(_NodeCommand):
 
     TYPE: ClassVar[str] = "yard.nodes.start.v1"
     work: TaskWork
-    master_addr: str | None = None
-    master_port: int | None = None
+    master_addr: MasterAddress = None
+    master_port: MasterPort = None
 
 
 class StopTask(_NodeCommand):
     """SIGTERM now, SIGKILL for the whole tree after the grace; for a prepared task: forget it."""
 
     TYPE: ClassVar[str] = "yard.nodes.stop.v1"
-    grace_seconds: float
-    reason: str
+    grace_seconds: GraceSeconds
+    reason: ReasonCode
 
 
 # --- yard.nodes.events.v1: what agents saw, key = node ---------------------------------------------------------------
 
 
 class DeviceFacts(Part):
-    uuid: str
-    index: int
-    model: str
-    memory_bytes: int
-    healthy: bool = True
-    detail: str | None = None
+    """A device as the node's driver sees it."""
+
+    uuid: DeviceUuid
+    index: Annotated[int, Field(description="The driver's number for it on this node.")]
+    model: DeviceModel
+    memory_bytes: MemoryBytes
+    healthy: Annotated[bool, Field(description="False: it gets no work.")] = True
+    detail: Detail = None
 
 
 class _NodeFact(EventModel):
     """`observed_at` is the agent's clock: it informs, it does not decide."""
 
     TOPIC: ClassVar[str] = topics.NODES_EVENTS
-    node: str
-    observed_at: AwareDatetime
+    node: NodeName
+    observed_at: AgentTime
 
     def key(self) -> str:
         return self.node
@@ -103,65 +137,69 @@ class NodeRegistered(_NodeFact):
     """
 
     TYPE: ClassVar[str] = "yard.nodes.registered.v1"
-    cluster: str
-    pool: str
-    boot_id: str
-    journal_id: str
-    epoch: str
-    agent_url: str
-    advertise_addr: str
-    cpus: float
-    memory_bytes: int
-    devices: list[DeviceFacts]
-    labels: dict[str, str] = {}
-    simulated: bool = False
-    agent_version: str = ""
+    cluster: ClusterName
+    pool: PoolName
+    boot_id: BootId
+    journal_id: Annotated[str, Field(description="Changes when the agent lost its journal.")]
+    epoch: Epoch
+    agent_url: AgentUrl
+    advertise_addr: Annotated[str, Field(description="The node's address for other nodes of a gang.")]
+    cpus: CpuCores
+    memory_bytes: MemoryBytes
+    devices: Annotated[list[DeviceFacts], Field(description="The node's devices.")]
+    labels: Labels = {}
+    simulated: Simulated = False
+    agent_version: Annotated[str, Field(description="Version of the agent's code.")] = ""
 
 
 class ReportedAllocation(Part):
     """One allocation as the agent knows it. State: prepared, running, exited (its end is in the event stream)."""
 
-    allocation_id: str
-    command_seq: int
-    state: str
-    emptied: bool = False
+    allocation_id: AllocationId
+    command_seq: CommandSeq
+    state: Annotated[str, Field(description="prepared, running or exited.")]
+    emptied: Annotated[bool, Field(description="True once its devices are empty.")] = False
 
 
 class NodeReport(_NodeFact):
     """Periodic: every allocation the agent knows and the last command it saw for each. Also the heartbeat."""
 
     TYPE: ClassVar[str] = "yard.nodes.report.v1"
-    epoch: str
-    allocations: list[ReportedAllocation]
+    epoch: Epoch
+    allocations: Annotated[list[ReportedAllocation], Field(description="Every allocation that the agent knows.")]
 
 
 class _TaskFact(_NodeFact):
-    allocation_id: str
+    allocation_id: AllocationId
 
     def subject(self) -> str:
         return self.allocation_id
 
 
 class TaskReady(_TaskFact):
+    """Prepared: the devices are there; rank 0's node names the address for the rendezvous."""
+
     TYPE: ClassVar[str] = "yard.nodes.ready.v1"
-    master_addr: str | None = None
-    master_port: int | None = None
+    master_addr: MasterAddress = None
+    master_port: MasterPort = None
 
 
 class TaskStarted(_TaskFact):
+    """The task's root process runs."""
+
     TYPE: ClassVar[str] = "yard.nodes.started.v1"
-    pid: int | None = None
+    pid: Annotated[int | None, Field(description="Process id on the node.")] = None
 
 
 class TaskExited(_TaskFact):
     """The task's root process ended, or it could not start. `reason` says which; exactly one per allocation."""
 
     TYPE: ClassVar[str] = "yard.nodes.exited.v1"
-    outcome: str
-    reason: str
-    exit_code: int | None = None
-    signal: int | None = None
-    detail: str | None = None
+    outcome: OutcomeCode
+    reason: ReasonCode
+    exit_code: ExitCode = None
+    signal: SignalNumber = None
+    detail: Detail = None
 
 
 class DevicesEmptied(_TaskFact):

@@ -1,12 +1,36 @@
 """Events of placement: admission's commands to a pool, and the ledger's facts. Key: cluster/pool."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import AwareDatetime
+from pydantic import AwareDatetime, Field
 
 from yard_domain.names import pool_key
 from yard_events import registry as topics
 from yard_events.base import EventModel
+from yard_events.fields import (
+    AgentUrl,
+    AllocationId,
+    AllocationIds,
+    Attempt,
+    AttemptId,
+    ClusterName,
+    Detail,
+    DeviceModel,
+    DeviceUuid,
+    EventTime,
+    ExitCode,
+    GraceSeconds,
+    JobId,
+    JobName,
+    LedgerTime,
+    NodeName,
+    OutcomeCode,
+    PoolName,
+    ProjectId,
+    QueueName,
+    ReasonCode,
+    TaskRank,
+)
 from yard_events.job_document import RunDocument, TasksDocument
 from yard_events.job_types import TaskEnd
 from yard_events.part import Part
@@ -16,11 +40,11 @@ from yard_events.part import Part
 
 class _PoolCommand(EventModel):
     TOPIC: ClassVar[str] = topics.PLACEMENT_REQUESTS
-    cluster: str
-    pool: str
-    attempt_id: str
-    job_id: str
-    project_id: str
+    cluster: ClusterName
+    pool: PoolName
+    attempt_id: AttemptId
+    job_id: JobId
+    project_id: ProjectId
 
     def key(self) -> str:
         return pool_key(self.cluster, self.pool)
@@ -33,22 +57,22 @@ class PlaceAttempt(_PoolCommand):
     """Place this attempt. Order in the pool's pending set: priority (high first), submitted_at, job_id."""
 
     TYPE: ClassVar[str] = "yard.placement.place.v1"
-    attempt: int
-    queue: str
-    name: str
-    priority: int
-    submitted_at: AwareDatetime
+    attempt: Attempt
+    queue: QueueName
+    name: JobName
+    priority: Annotated[int, Field(description="Higher goes first.")]
+    submitted_at: EventTime
     tasks: TasksDocument
     run: RunDocument
-    max_run_seconds: float | None = None
+    max_run_seconds: Annotated[float | None, Field(description="Stop it after so many seconds of running.")] = None
 
 
 class StopAttempt(_PoolCommand):
     """Stop it wherever it is: a pending one ends at once, a running one gets SIGTERM, then SIGKILL after the grace."""
 
     TYPE: ClassVar[str] = "yard.placement.stop.v1"
-    reason: str
-    grace_seconds: float
+    reason: ReasonCode
+    grace_seconds: GraceSeconds
 
 
 class WithdrawAttempt(_PoolCommand):
@@ -61,36 +85,40 @@ class WithdrawAttempt(_PoolCommand):
 
 
 class GrantedDevice(Part):
-    uuid: str
-    model: str
+    """A device booked for a task."""
+
+    uuid: DeviceUuid
+    model: DeviceModel
 
 
 class GrantedAllocation(Part):
-    allocation_id: str
-    task_rank: int
-    node: str
-    agent_url: str = ""
-    devices: list[GrantedDevice]
+    """What one task of the attempt holds."""
+
+    allocation_id: AllocationId
+    task_rank: TaskRank
+    node: NodeName
+    agent_url: AgentUrl = ""
+    devices: Annotated[list[GrantedDevice], Field(description="The devices that the task holds.")]
 
 
 class DecisionRecord(Part):
     """What reproduces a decision."""
 
-    now: AwareDatetime
-    seed: int
-    config_hash: str
-    engine_version: str
+    now: Annotated[AwareDatetime, Field(description="The time that the decision was made for.")]
+    seed: Annotated[int, Field(description="Seed of its random choices.")]
+    config_hash: Annotated[str, Field(description="Hash of the settings that it followed.")]
+    engine_version: Annotated[str, Field(description="Version of the code that made it.")]
 
 
 class _Decision(EventModel):
     TOPIC: ClassVar[str] = topics.PLACEMENT_DECISIONS
-    cluster: str
-    pool: str
-    attempt_id: str
-    job_id: str
-    project_id: str
-    attempt: int
-    ledger_time: AwareDatetime
+    cluster: ClusterName
+    pool: PoolName
+    attempt_id: AttemptId
+    job_id: JobId
+    project_id: ProjectId
+    attempt: Attempt
+    ledger_time: LedgerTime
 
     def key(self) -> str:
         return pool_key(self.cluster, self.pool)
@@ -103,8 +131,8 @@ class AttemptGranted(_Decision):
     """Devices are booked from `ledger_time` on, for the gang as a whole."""
 
     TYPE: ClassVar[str] = "yard.placement.granted.v1"
-    queue: str
-    allocations: list[GrantedAllocation]
+    queue: QueueName
+    allocations: Annotated[list[GrantedAllocation], Field(description="One per task, by rank.")]
     decision: DecisionRecord
 
 
@@ -112,9 +140,9 @@ class AttemptBlocked(_Decision):
     """Sent when the reasons change. `hopeless`: no node could hold it even when empty."""
 
     TYPE: ClassVar[str] = "yard.placement.blocked.v1"
-    reason: str
-    detail: str | None = None
-    hopeless: bool = False
+    reason: ReasonCode
+    detail: Detail = None
+    hopeless: Annotated[bool, Field(description="True: no node could hold it even when empty.")] = False
 
 
 class AttemptStarted(_Decision):
@@ -127,31 +155,31 @@ class AttemptExited(_Decision):
     """The attempt is over: no task of it runs any more. Its devices may still be emptying."""
 
     TYPE: ClassVar[str] = "yard.placement.exited.v1"
-    outcome: str
-    reason: str
-    exit_code: int | None = None
-    detail: str | None = None
-    tasks: list[TaskEnd] = []
+    outcome: OutcomeCode
+    reason: ReasonCode
+    exit_code: ExitCode = None
+    detail: Detail = None
+    tasks: Annotated[list[TaskEnd], Field(description="How each task ended, by rank.")] = []
 
 
 class AllocationReleased(_Decision):
     """The node saw the devices empty: they are free from `ledger_time` on. Billed time is [granted_at, ledger_time)."""
 
     TYPE: ClassVar[str] = "yard.placement.released.v1"
-    allocation_id: str
-    granted_at: AwareDatetime
+    allocation_id: AllocationId
+    granted_at: Annotated[AwareDatetime, Field(description="Ledger time of the grant: billing begins here.")]
 
 
 class AttemptLost(_Decision):
     """Its node is silent: quota and billing stop at `last_contact`; the devices stay out until the agent reports."""
 
     TYPE: ClassVar[str] = "yard.placement.lost.v1"
-    last_contact: AwareDatetime
-    allocation_ids: list[str]
+    last_contact: Annotated[AwareDatetime, Field(description="When the node was heard of last.")]
+    allocation_ids: AllocationIds
 
 
 class AttemptRecovered(_Decision):
     """A lost attempt was reported running again: billing goes on from `ledger_time`."""
 
     TYPE: ClassVar[str] = "yard.placement.recovered.v1"
-    allocation_ids: list[str]
+    allocation_ids: AllocationIds

@@ -38,7 +38,19 @@ _TOPICS = (
     Topic("yard.billing.usage.v1", "billing", "project", Policy.DELETE, 400 * DAY),
 )
 
-TOPICS: dict[str, Topic] = {topic.name: topic for topic in _TOPICS}
+CONSUMING_SERVICES = ("gateway", "inventory", "admission", "placement", "billing")
+
+
+def dead_letter_topic(service: str) -> str:
+    """Where a service tells of records that it cannot handle."""
+    return f"yard.dlq.{service}.v1"
+
+
+TOPICS: dict[str, Topic] = {topic.name: topic for topic in _TOPICS} | {
+    name: Topic(name, service, "original", Policy.DELETE, 30 * DAY)
+    for service in CONSUMING_SERVICES
+    for name in [dead_letter_topic(service)]
+}
 
 JOBS_REQUESTS = "yard.jobs.requests.v1"
 JOBS_EVENTS = "yard.jobs.events.v1"

@@ -1,22 +1,43 @@
 """Events of queues, nodes as inventory knows them, and usage lines."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import AwareDatetime
+from pydantic import AwareDatetime, Field
 
 from yard_events import registry as topics
 from yard_events.base import EventModel
+from yard_events.fields import (
+    AgentUrl,
+    AllocationId,
+    Attempt,
+    BootId,
+    ClusterName,
+    CpuCores,
+    DeviceModel,
+    EventTime,
+    JobId,
+    Labels,
+    MemoryBytes,
+    NodeName,
+    NodeStateCode,
+    PoolName,
+    ProjectId,
+    QueueName,
+    Simulated,
+)
 from yard_events.node_types import DeviceFacts
 
 # --- yard.queues.state.v1: compacted, key = queue --------------------------------------------------------------------
 
 
 class QueueState(EventModel):
+    """A queue as it is configured now."""
+
     TYPE: ClassVar[str] = "yard.queues.state.v1"
     TOPIC: ClassVar[str] = topics.QUEUES_STATE
-    queue: str
-    gpu_quota: int
-    at: AwareDatetime
+    queue: QueueName
+    gpu_quota: Annotated[int, Field(description="Devices that its jobs may hold together.")]
+    at: EventTime
 
     def key(self) -> str:
         return self.queue
@@ -30,21 +51,21 @@ class InventoryNode(EventModel):
 
     TYPE: ClassVar[str] = "yard.inventory.node.v1"
     TOPIC: ClassVar[str] = topics.INVENTORY_STATE
-    node: str
-    cluster: str
-    pool: str
-    state: str
-    cordoned: bool
-    generation: int
-    boot_id: str
-    agent_url: str
-    cpus: float
-    memory_bytes: int
-    devices: list[DeviceFacts]
-    labels: dict[str, str] = {}
-    simulated: bool = False
-    last_contact: AwareDatetime
-    at: AwareDatetime
+    node: NodeName
+    cluster: ClusterName
+    pool: PoolName
+    state: NodeStateCode
+    cordoned: Annotated[bool, Field(description="True: it gets no new work.")]
+    generation: Annotated[int, Field(description="Rises when its hardware changes.")]
+    boot_id: BootId
+    agent_url: AgentUrl
+    cpus: CpuCores
+    memory_bytes: MemoryBytes
+    devices: Annotated[list[DeviceFacts], Field(description="The node's devices.")]
+    labels: Labels = {}
+    simulated: Simulated = False
+    last_contact: Annotated[AwareDatetime, Field(description="When the node was heard of last.")]
+    at: EventTime
 
     def key(self) -> str:
         return self.node
@@ -58,17 +79,17 @@ class UsageRecorded(EventModel):
 
     TYPE: ClassVar[str] = "yard.billing.usage_recorded.v1"
     TOPIC: ClassVar[str] = topics.BILLING_USAGE
-    line_id: str
-    project_id: str
-    queue: str
-    job_id: str
-    attempt: int
-    allocation_id: str
-    model: str
-    devices: int
-    since: AwareDatetime
-    until: AwareDatetime
-    device_micros: int
+    line_id: Annotated[str, Field(description="The line; billing never writes two with the same.")]
+    project_id: ProjectId
+    queue: QueueName
+    job_id: JobId
+    attempt: Attempt
+    allocation_id: AllocationId
+    model: DeviceModel
+    devices: Annotated[int, Field(description="Devices of that model which the allocation held.")]
+    since: Annotated[AwareDatetime, Field(description="Ledger time from which it counts.")]
+    until: Annotated[AwareDatetime, Field(description="Ledger time at which it ends.")]
+    device_micros: Annotated[int, Field(description="Device-microseconds, exact.")]
 
     def key(self) -> str:
         return self.project_id

@@ -6,6 +6,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 import structlog
+from opentelemetry import trace
 
 _SECRET_WORDS = ("token", "secret", "password", "authorization", "credential")
 
@@ -18,6 +19,15 @@ def redact(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Mu
     return event
 
 
+def add_trace(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The ids of the span that is current where the line is written, if there is one: from a log to its trace."""
+    context = trace.get_current_span().get_span_context()
+    if context.is_valid:
+        event["trace_id"] = trace.format_trace_id(context.trace_id)
+        event["span_id"] = trace.format_span_id(context.span_id)
+    return event
+
+
 def configure_logs(*, level: str = "INFO", json_lines: bool | None = None) -> None:
     """Set up structlog and the standard library's logging once per process; JSON unless stderr is a terminal."""
     as_json = not sys.stderr.isatty() if json_lines is None else json_lines
@@ -25,6 +35,7 @@ def configure_logs(*, level: str = "INFO", json_lines: bool | None = None) -> No
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
+        add_trace,
         redact,
     ]
     renderer: list[Any] = (

@@ -4,12 +4,15 @@ Only OpenTelemetry's API stands here: without an SDK (no OTLP endpoint configure
 `traceparent` still travels from the HTTP request to the task. Conventions: OpenTelemetry messaging, 1.44.
 """
 
+import re
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanKind
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 _PROPAGATOR = TraceContextTextMapPropagator()
@@ -17,6 +20,41 @@ _TRACER = trace.get_tracer("gpuyard")
 
 TraceHeaders = Mapping[str, str]
 """`traceparent` and perhaps `tracestate`, as in W3C Trace Context; empty without a trace."""
+
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACESTATE = re.compile(r"[ -~]{1,512}")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_ACTING: ContextVar[str | None] = ContextVar("yard_acting_service", default=None)
+
+
+@contextmanager
+def acting_as(service: str) -> Generator[None]:
+    """Spans that begin inside, and in tasks that are made inside, are this service's: a process may run several."""
+    token = _ACTING.set(service)
+    try:
+        yield
+    finally:
+        _ACTING.reset(token)
+
+
+def acting_service() -> str | None:
+    """None where the process acts for itself."""
+    return _ACTING.get()
+
+
+def recording() -> bool:
+    """Whether spans go anywhere. Without it, what only spans need can be left out."""
+    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+
+
+def carried_trace(headers: Mapping[str, str]) -> dict[str, str] | None:
+    """The trace context among a record's headers, fit to be stored and passed on; None without one, or for nonsense."""
+    parent = headers.get("traceparent")
+    if parent is None or _TRACEPARENT.fullmatch(parent) is None:
+        return None
+    state = headers.get("tracestate")
+    return {"traceparent": parent} | ({"tracestate": state} if state and _TRACESTATE.fullmatch(state) else {})
 
 
 def current_trace() -> dict[str, str]:
@@ -45,13 +83,58 @@ def span(
     parent: TraceHeaders | None = None,
     links: tuple[Link, ...] = (),
     attributes: Mapping[str, str | int] | None = None,
+    root: bool = False,
 ) -> Generator[Span]:
-    """A current span: child of `parent` when that names one, else of the span that is current."""
-    context = context_of(parent) if parent and "traceparent" in parent else None
+    """A current span: child of `parent` when that names one, else of the span that is current; `root`: of none."""
+    context = Context() if root else context_of(parent) if parent and "traceparent" in parent else None
     with _TRACER.start_as_current_span(
         name, context=context, kind=kind, links=links, attributes=dict(attributes or {})
     ) as started:
         yield started
+
+
+def open_span(
+    name: str, *, kind: SpanKind, parent: TraceHeaders | None, attributes: Mapping[str, str | int] | None = None
+) -> Span:
+    """A span that the caller ends; it is current only in `current(span)`. Child of `parent`, else a root."""
+    return _TRACER.start_span(name, context=context_of(parent or {}), kind=kind, attributes=dict(attributes or {}))
+
+
+def current(opened: Span) -> AbstractContextManager[Span]:
+    """Make it the current span inside; it is not ended, and an exception says nothing about it."""
+    return trace.use_span(opened, end_on_exit=False, record_exception=False, set_status_on_exception=False)
+
+
+def annotate(attributes: Mapping[str, str | int]) -> None:
+    """Say more about the span that is current here, if any is recorded."""
+    here = trace.get_current_span()
+    if here.is_recording():
+        here.set_attributes(attributes)
+
+
+def past_span(
+    name: str,
+    *,
+    start: datetime,
+    end: datetime,
+    parent: TraceHeaders,
+    attributes: Mapping[str, str | int] | None = None,
+    failure: str | None = None,
+) -> None:
+    """Record what took from `start` to `end` and is over: nothing has to be held, or remembered, meanwhile.
+
+    `failure` says why it went wrong. The span is a child of `parent`.
+    """
+    over = _TRACER.start_span(
+        name, context=context_of(parent), attributes=dict(attributes or {}), start_time=_nanoseconds(start)
+    )
+    if failure is not None:
+        over.set_status(Status(StatusCode.ERROR, failure))
+    over.end(_nanoseconds(max(start, end)))
+
+
+def _nanoseconds(time: datetime) -> int:
+    return (time - _EPOCH) // _MICROSECOND * 1000
 
 
 def sent(topic: str, attributes: Mapping[str, str | int], parent: TraceHeaders | None) -> dict[str, str]:
@@ -59,5 +142,8 @@ def sent(topic: str, attributes: Mapping[str, str | int], parent: TraceHeaders |
 
     Without a recording SDK the parent's own headers are passed on.
     """
+    if not recording():
+        # Every event of the pipeline comes through here: no telemetry must cost next to nothing.
+        return (carried_trace(parent) if parent else None) or current_trace()
     with span(f"send {topic}", kind=SpanKind.PRODUCER, parent=parent, attributes=attributes):
         return current_trace()

@@ -11,6 +11,7 @@ import structlog
 
 from yard_domain.errors import Conflict, Retryable
 from yard_store.database_errors import OutcomeUnknown
+from yard_store.signals import ANY
 from yard_store.unit_of_work import Ownership, Store, UnitOfWork
 
 _log = structlog.get_logger("yard.cycle")
@@ -33,18 +34,19 @@ class ScopeRunner:
         self._dirty = asyncio.Event()
 
     def mark_dirty(self, scope: str) -> None:
-        if scope == self._scope:
+        if scope in (self._scope, ANY):
             self._dirty.set()
 
-    async def run(self) -> None:
-        """Take the scope and serve it until cancelled.
+    async def run(self, ownership: Ownership | None = None) -> None:
+        """Serve the scope until cancelled, under `ownership`; without one, take the scope first.
 
         Raises Fenced when another owner took it, OutcomeUnknown when a COMMIT was lost (take it again and begin from
         what is stored), and whatever the cycle raises that is neither Retryable nor Conflict.
         """
         self._store.on_dirty(self.mark_dirty)
         try:
-            ownership = await self._store.take(self._scope, self._owner)
+            if ownership is None:
+                ownership = await self._store.take(self._scope, self._owner)
             self._dirty.set()
             due: datetime | None = None
             while True:

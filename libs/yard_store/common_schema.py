@@ -33,6 +33,26 @@ CREATE TABLE {schema}.parked (
 )
 
 
+_OUTBOX = (
+    """
+CREATE TABLE {schema}.outbox (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, topic text NOT NULL, key text NOT NULL, headers text NOT NULL,
+    value bytea NOT NULL, created_at timestamptz NOT NULL, partition int, publish_seq bigint
+)""",
+    """
+CREATE TABLE {schema}.published (
+    topic text NOT NULL, partition int NOT NULL, last_seq bigint NOT NULL, PRIMARY KEY (topic, partition)
+) WITH (fillfactor = 20)""",
+    "ALTER TABLE {schema}.parked ADD COLUMN retry_requested_at timestamptz",
+)
+
+
+def create_outbox(op: Any, schema: str) -> None:
+    """What a relay needs, and parked keys that somebody wants to have tried again."""
+    for statement in _OUTBOX:
+        op.execute(statement.format(schema=schema))
+
+
 def create_common_tables(op: Any, schema: str) -> None:
     """`op` is Alembic's operations object. A change to these tables is a later function of its own, never an edit."""
     for statement in _TABLES:

@@ -58,7 +58,27 @@ class ServiceTables:
             sa.Column("value", sa.LargeBinary, nullable=False),
             sa.Column("error", sa.Text, nullable=True, comment="null: queued behind an earlier event of its key"),
             sa.Column("parked_at", TIMESTAMP, nullable=False),
+            sa.Column("retry_requested_at", TIMESTAMP, nullable=True, comment="somebody wants the key tried again"),
             sa.Index("parked_key", "topic", "key"),
+        )
+        self.outbox = sa.Table(
+            "outbox",
+            self.metadata,
+            sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
+            sa.Column("topic", sa.Text, nullable=False),
+            sa.Column("key", sa.Text, nullable=False),
+            sa.Column("headers", sa.Text, nullable=False),
+            sa.Column("value", sa.LargeBinary, nullable=False),
+            sa.Column("created_at", TIMESTAMP, nullable=False),
+            sa.Column("partition", sa.Integer, nullable=True, comment="null until the relay numbered the row"),
+            sa.Column("publish_seq", sa.BigInteger, nullable=True),
+        )
+        self.published = sa.Table(
+            "published",
+            self.metadata,
+            sa.Column("topic", sa.Text, primary_key=True),
+            sa.Column("partition", sa.Integer, primary_key=True),
+            sa.Column("last_seq", sa.BigInteger, nullable=False),
         )
 
 

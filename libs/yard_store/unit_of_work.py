@@ -5,7 +5,8 @@ order the log are held for as short as possible.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,14 +15,21 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from yard_domain.errors import Conflict, Fenced, Retryable
+from yard_domain.errors import Conflict, Fenced, Permanent, Retryable
 from yard_events.base import EventModel, wrap
-from yard_events.envelope import Envelope
+from yard_events.envelope import MAX_VALUE_BYTES, Envelope
+from yard_obs.catalogue import CONVERSATION_ID, DESTINATION, JOB_ID, MESSAGE_ID
 from yard_obs.tracing import TraceHeaders, sent
+from yard_store import signals
 from yard_store.bulk import bulk_delete, bulk_insert
 from yard_store.database_errors import OutcomeUnknown, database_errors
 from yard_store.ports import Clock, EventAppender, Ids
 from yard_store.tables import ServiceTables
+
+SCOPE_NEWS = "scope"
+"""A scope is dirty; key: the scope."""
+EVENT_NEWS = "events"
+"""Events were appended, and a relay may have to carry them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +58,7 @@ class UnitOfWork:
         self._events: list[Envelope] = []
         self._timers: dict[tuple[str, str, str], datetime | None] = {}
         self._after_commit: list[Callable[[], None]] = []
-        self._dirty: set[str] = set()
+        self._news: defaultdict[str, set[str]] = defaultdict(set)
         self._timer_scopes: set[str] = set()
         self._awaited_scopes: set[str] = set()
         self.finished = False
@@ -58,30 +66,58 @@ class UnitOfWork:
     def new_id(self, prefix: str) -> str:
         return self._store.ids.new(prefix)
 
-    def emit(self, event: EventModel, cause: Envelope | None = None, trace: TraceHeaders | None = None) -> None:
+    def emit(
+        self,
+        event: EventModel,
+        cause: Envelope | None = None,
+        trace: TraceHeaders | None = None,
+        correlation_id: str | None = None,
+        about: Mapping[str, str | int] | None = None,
+    ) -> None:
         """Publish `event` when, and only when, this transaction commits.
 
         `cause` links it to the event that led to it. `trace` is the context it continues where that event is no longer
-        at hand (a cycle that decides later); else the cause's, else the current span's.
+        at hand (a cycle that decides later); else the cause's, else the current span's. `correlation_id` is the
+        conversation it belongs to; else the cause's. `about`: attributes of its span, beside what the event says.
         """
         event_id = self._store.ids.new("evt")
         parent = trace or (cause.extra if cause is not None else None)
-        attributes = {"messaging.destination.name": event.TOPIC, "messaging.message.id": event_id}
-        self._events.append(
-            wrap(
-                event,
-                event_id=event_id,
-                source=self._store.source,
-                time=self.now,
-                correlation_id=(cause.correlation_id or cause.id) if cause is not None else None,
-                causation_id=cause.id if cause is not None else None,
-                trace=sent(event.TOPIC, attributes, parent),
-            )
+        if correlation_id is None and cause is not None:
+            correlation_id = cause.correlation_id or cause.id
+        attributes: dict[str, str | int] = {
+            DESTINATION: event.TOPIC,
+            MESSAGE_ID: event_id,
+            **({CONVERSATION_ID: correlation_id} if correlation_id is not None else {}),
+            **({JOB_ID: job_id} if (job_id := getattr(event, "job_id", None)) is not None else {}),
+            **(about or {}),
+        }
+        envelope = wrap(
+            event,
+            event_id=event_id,
+            source=self._store.source,
+            time=self.now,
+            correlation_id=correlation_id,
+            causation_id=cause.id if cause is not None else None,
+            trace=sent(event.TOPIC, attributes, parent),
         )
+        if len(envelope.value) > MAX_VALUE_BYTES:
+            # Here, where it fails for the one who made it: in the outbox it would stand in everybody's way.
+            raise Permanent(
+                f"{event.TYPE} about {envelope.subject}: {len(envelope.value)} bytes, {MAX_VALUE_BYTES} may travel"
+            )
+        self._events.append(envelope)
+
+    def emit_raw(self, envelope: Envelope) -> None:
+        """Publish what is no event of ours, as it is: what a dead-letter topic gets."""
+        self._events.append(envelope)
 
     def mark_dirty(self, scope: str) -> None:
-        """After the commit, the scope's cycle runs."""
-        self._dirty.add(scope)
+        """After the commit, the scope's cycle runs, in whichever instance that is."""
+        self.tell(SCOPE_NEWS, scope)
+
+    def tell(self, kind: str, key: str) -> None:
+        """After the commit, those who listen to this kind of news are called, in every instance of the service."""
+        self._news[kind].add(key)
 
     def after_commit(self, action: Callable[[], None]) -> None:
         """Run `action` once the commit is known to have succeeded: only there may memory follow the tables."""
@@ -119,8 +155,19 @@ class UnitOfWork:
         t = self._store.tables.timers
         return await self.connection.scalar(sa.select(sa.func.min(t.c.due_at)).where(t.c.scope == scope))
 
-    async def advance(self, topic: str, partition: int, old: int | None, new: int, incarnation: str) -> None:
-        """Compare-and-set the consumed offset. Raises Fenced when another consumer moved it."""
+    async def advance(
+        self,
+        topic: str,
+        partition: int,
+        old: int | None,
+        new: int,
+        incarnation: str,
+        ownership: "Ownership | None" = None,
+    ) -> None:
+        """Compare-and-set the consumed offset, under the consumer's term when there is one. Raises Fenced when another
+        consumer moved it or took over: it waits for this transaction, and this one changes nothing after it."""
+        if ownership is not None:
+            await self.fence(ownership, shared=True)
         t = self._store.tables.offsets
         values = {"topic": topic, "partition": partition, "incarnation": incarnation, "next_offset": new}
         if old is None:
@@ -140,12 +187,29 @@ class UnitOfWork:
         if done.rowcount != 1:
             raise Fenced(f"{self._store.schema}: the offset of {topic}/{partition} is no longer {old}")
 
-    async def fence(self, ownership: Ownership) -> None:
-        """Hold the scope's ownership row to the end of the transaction. Raises Fenced when its term was raised."""
+    async def fence(self, ownership: Ownership, *, shared: bool = False) -> None:
+        """Hold the scope's ownership row to the end of the transaction. Raises Fenced when its term was raised.
+
+        `shared` lets others of the same term hold it too; raising the term waits for all of them.
+        """
         t = self._store.tables.ownership
-        term = await self.connection.scalar(sa.select(t.c.term).where(t.c.scope == ownership.scope).with_for_update())
+        held = sa.select(t.c.term).where(t.c.scope == ownership.scope).with_for_update(read=shared)
+        term = await self.connection.scalar(held)
         if term != ownership.term:
             raise Fenced(f"{self._store.schema}: {ownership.scope} is owned by term {term}, not {ownership.term}")
+
+    async def hold(self, scope: str, instance: str) -> None:
+        """Keep the scope's cycle out to the end of the transaction: for writes over HTTP, which have no term of their
+        own. Where instances hear of one another any may write, elsewhere only the owner.
+
+        Raises Retryable while the scope has no owner, or when it would have to be this instance and is not.
+        """
+        t = self._store.tables.ownership
+        owner = await self.connection.scalar(sa.select(t.c.owner).where(t.c.scope == scope).with_for_update())
+        if owner is None:
+            raise Retryable(f"{self._store.schema} is still starting")
+        if owner != instance and not self._store.shared:
+            raise Retryable(f"{self._store.schema} is not active here")
 
     async def ledger_time(self, scope: str) -> datetime:
         """`max(now, last + 1 µs)` of the scope, stored: strictly increasing whatever the wall clock does."""
@@ -162,6 +226,12 @@ class UnitOfWork:
         await self._write_timers()
         if self._events:
             await self._store.appender.append(self.connection, self._events, self.now)
+            self.tell(EVENT_NEWS, "")
+        for scope in self._timer_scopes - self._awaited_scopes:
+            self.tell(SCOPE_NEWS, scope)
+        if self._store.shared and self._news:
+            hints = {kind: sorted(keys) for kind, keys in self._news.items()}
+            await signals.send(self.connection, self._store.schema, self._store.name, hints)
         self.finished = True
 
     async def _write_timers(self) -> None:
@@ -177,12 +247,13 @@ class UnitOfWork:
     def committed(self) -> None:
         for action in self._after_commit:
             action()
-        self.wake_scopes()
+        self.spread_news()
 
-    def wake_scopes(self) -> None:
+    def spread_news(self) -> None:
         """Cycles look at what was written: at the scopes marked dirty, and at those whose timers changed."""
-        for scope in sorted(self._dirty | (self._timer_scopes - self._awaited_scopes)):
-            self._store.notify_dirty(scope)
+        for kind, keys in self._news.items():
+            for key in sorted(keys):
+                self._store.notify(kind, key)
 
 
 class Store:
@@ -197,8 +268,14 @@ class Store:
         appender: EventAppender,
         clock: Clock,
         ids: Ids,
+        name: str = "only",
+        shared: bool = False,
     ) -> None:
+        """`name` tells this instance from others of the service; `shared`: there may be some, and they are to hear
+        what is committed here."""
         self.engine = engine
+        self.name = name
+        self.shared = shared
         self.tables = tables
         self.schema = tables.schema
         self.source = source
@@ -206,17 +283,51 @@ class Store:
         self.clock = clock
         self.ids = ids
         self._serial = asyncio.Lock()
-        self._dirty_listeners: list[Callable[[str], None]] = []
+        self._listeners: defaultdict[str, list[Callable[[str], None]]] = defaultdict(list)
+
+    def sibling(self) -> "Store":
+        """The same instance with a queue of its own for units of work; news of either reach the listeners of both."""
+        other = Store(
+            engine=self.engine,
+            tables=self.tables,
+            source=self.source,
+            appender=self.appender,
+            clock=self.clock,
+            ids=self.ids,
+            name=self.name,
+            shared=self.shared,
+        )
+        other._listeners = self._listeners
+        return other
+
+    def on_news(self, kind: str, listener: Callable[[str], None]) -> None:
+        """Call `listener(key)` after commits that told of `kind`, here and in other instances. Only hints: the same may
+        come twice, and `signals.ANY` stands for all keys."""
+        self._listeners[kind].append(listener)
+
+    def off_news(self, kind: str, listener: Callable[[str], None]) -> None:
+        self._listeners[kind].remove(listener)
+
+    def notify(self, kind: str, key: str) -> None:
+        for listener in tuple(self._listeners[kind]):
+            listener(key)
+
+    def heard(self, kind: str, key: str) -> None:
+        """What another instance told; or that listening began, and anything may have happened before."""
+        if kind != signals.LISTENING:
+            self.notify(kind, key)
+            return
+        for known in tuple(self._listeners):
+            self.notify(known, signals.ANY)
 
     def on_dirty(self, listener: Callable[[str], None]) -> None:
-        self._dirty_listeners.append(listener)
+        self.on_news(SCOPE_NEWS, listener)
 
     def off_dirty(self, listener: Callable[[str], None]) -> None:
-        self._dirty_listeners.remove(listener)
+        self.off_news(SCOPE_NEWS, listener)
 
     def notify_dirty(self, scope: str) -> None:
-        for listener in self._dirty_listeners:
-            listener(scope)
+        self.notify(SCOPE_NEWS, scope)
 
     @asynccontextmanager
     async def unit_of_work(self) -> AsyncGenerator[UnitOfWork]:
@@ -239,7 +350,7 @@ class Store:
             except BaseException as error:
                 if uow is not None and uow.finished:
                     # It may have been committed, and then cycles must look. Looking in vain is harmless.
-                    uow.wake_scopes()
+                    uow.spread_news()
                     if isinstance(error, Retryable):
                         raise OutcomeUnknown(str(error)) from error
                 raise

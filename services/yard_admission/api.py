@@ -24,7 +24,7 @@ class ProjectBody(BaseModel):
 
 
 def build_api(store: Store, settings: AdmissionSettings, instance: str) -> FastAPI:
-    """`instance` is this process's name as the owner of the root's scope; only the owner writes."""
+    """`instance` is this process's name as the owner of the root's scope."""
     app = FastAPI(title="gpuyard admission", openapi_url=None, docs_url=None, redoc_url=None)
 
     @app.get("/queues")
@@ -37,7 +37,7 @@ def build_api(store: Store, settings: AdmissionSettings, instance: str) -> FastA
         """Make the queue, or change its quota. Claims above a lowered quota stay until their jobs end."""
         _check_name(name)
         async with store.unit_of_work() as uow:
-            await repository.fence_owner(uow.connection, instance)
+            await uow.hold(SCOPE, instance)
             await define_queue(uow, name, body.gpu_quota, settings)
             return (await repository.queue_standing(uow.connection, name))[0]
 
@@ -50,7 +50,7 @@ def build_api(store: Store, settings: AdmissionSettings, instance: str) -> FastA
     async def put_project(name: str, body: ProjectBody | None = None) -> dict[str, Any]:
         _check_name(name)
         async with store.unit_of_work() as uow:
-            await repository.fence_owner(uow.connection, instance)
+            await uow.hold(SCOPE, instance)
             await repository.put_project(uow.connection, name)
         return {"name": name}
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from yard_admission import repository
 from yard_admission.api import build_api
 from yard_admission.cycle import AdmissionCycle, plan_pruning
+from yard_admission.figures import gauges
 from yard_admission.handlers import AdmissionHandlers
 from yard_admission.outbox import SCOPE
 from yard_admission.settings import AdmissionSettings
@@ -40,9 +41,10 @@ async def build(settings: AdmissionSettings, runtime: Runtime) -> EventService:
             registry.PLACEMENT_DECISIONS: handlers.decisions,
             registry.INVENTORY_STATE: handlers.inventory,
         },
-        scopes={SCOPE: AdmissionCycle(settings)},
+        scopes={SCOPE: AdmissionCycle(settings, runtime.metrics)},
         on_activate=activate,
         http=build_api(store, settings, runtime.instance),
+        beside={"gauges": gauges(store, runtime.metrics).run},
     )
 
 

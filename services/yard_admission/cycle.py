@@ -1,7 +1,7 @@
 """The root's cycle: who of the waiting jobs is admitted. One unit of work under the scope's term, bounded per call."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import structlog
 
@@ -15,6 +15,9 @@ from yard_domain.reasons import Reason
 from yard_domain.states import JobState
 from yard_events.job_document import RunDocument, TasksDocument
 from yard_events.types import JobAdmitted, JobQueued, PlaceAttempt
+from yard_obs.catalogue import ADMISSION_WAIT, DECISIONS
+from yard_obs.metrics import Metrics
+from yard_obs.phases import CyclePhases
 from yard_store.unit_of_work import Timer, UnitOfWork
 
 _log = structlog.get_logger("yard.admission")
@@ -27,16 +30,21 @@ _PRUNE_LIMIT = 1000
 class AdmissionCycle:
     """Admits, queue by queue and in order, as long as the quota has room."""
 
-    def __init__(self, settings: AdmissionSettings) -> None:
+    def __init__(self, settings: AdmissionSettings, metrics: Metrics) -> None:
         self._settings = settings
+        self._metrics = metrics
+        self._waits = metrics.histogram(ADMISSION_WAIT)
+        self._decisions = metrics.counter(DECISIONS)
 
     async def __call__(self, uow: UnitOfWork, scope: str) -> bool:
         """One step; True when there is more to do at once."""
         out = Outbox(self._settings, uow.now)
+        phases = CyclePhases(self._metrics, "admission")
         # 1. what time has made due
         due = await uow.take_due_timers(scope, _TIMERS)
         if due:
             await self._due(uow, due, out)
+            phases.lap("timers")
         # 2. the queues that something happened to, each with its candidates up to the first that has no room
         queues = await repository.queues_wanting_attention(uow.connection, uow.now, self._settings.queues_per_cycle)
         more = False
@@ -51,11 +59,28 @@ class AdmissionCycle:
             # 4. claims and usage, in bulk
             await repository.save_jobs(uow.connection, changed, attention)
             more = any(attention.values()) or len(queues) == self._settings.queues_per_cycle
+            phases.lap("admit")
+            uow.after_commit(lambda: self._record_waits(changed, uow.now))
         # 5. whoever still waits, and has for a while, is told why, once
         if any(timer.kind == NOTICE for timer in due):
             await self._tell_waiting(uow, out, full_look=not more)
+            phases.lap("explain")
         out.flush(uow)
+        phases.lap("tell")
+        uow.after_commit(lambda: self._record_decisions(out))
         return more or len(due) == _TIMERS
+
+    def _record_waits(self, looked_at: Sequence[Loaded], now: datetime) -> None:
+        for loaded in looked_at:
+            if loaded.job.state is JobState.ADMITTED:
+                self._waits.record((now - loaded.job.queued_at).total_seconds(), queue=loaded.job.queue)
+
+    def _record_decisions(self, out: Outbox) -> None:
+        for said in out.events:
+            if isinstance(said.event, JobAdmitted):
+                self._decisions.add(outcome="admitted", reason="none")
+            elif isinstance(said.event, JobQueued):
+                self._decisions.add(outcome="waits", reason=said.event.reason or "none")
 
     def _admit(self, queue: Queue, waiting: Sequence[Loaded], limit: int, changed: list[Loaded], out: Outbox) -> bool:
         """Admit while there is room; the first without keeps those behind it waiting. True when another look is due."""
@@ -99,7 +124,8 @@ class AdmissionCycle:
                 tasks=TasksDocument.model_construct(**work["tasks"]),
                 run=RunDocument.model_construct(**work["run"]),
                 max_run_seconds=job.max_run_seconds,
-            )
+            ),
+            job,
         )
 
     def _tell_head(self, job: Job, out: Outbox) -> bool:

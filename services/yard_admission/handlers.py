@@ -14,7 +14,9 @@ from yard_admission.settings import AdmissionSettings
 from yard_bus.consumer import Received
 from yard_domain.reasons import Reason
 from yard_domain.states import JobState
+from yard_events.envelope import Envelope
 from yard_events.types import CancelJob, InventoryNode, JobFailed, JobQueued, SubmitJob
+from yard_obs.tracing import carried_trace
 from yard_store.unit_of_work import UnitOfWork
 
 
@@ -38,7 +40,9 @@ class AdmissionHandlers:
         for out.cause, data in asked:
             if isinstance(data, SubmitJob):
                 if data.job_id not in known and data.job_id not in new:
-                    job = _submitted(data, uow.now)
+                    job = _submitted(data, out.cause, uow.now)
+                    if job.trace is None:
+                        out.begin_attempt(job)  # nobody began a trace for it, so it has one of its own
                     new[job.job_id] = (job, _work(data))
                     _receive(job, data, quotas, projects, out)
             elif data.job_id in new:
@@ -93,7 +97,7 @@ class AdmissionHandlers:
             uow.mark_dirty(SCOPE)
 
 
-def _submitted(data: SubmitJob, now: datetime) -> Job:
+def _submitted(data: SubmitJob, envelope: Envelope, now: datetime) -> Job:
     spec = data.spec
     return Job(
         job_id=data.job_id,
@@ -107,6 +111,8 @@ def _submitted(data: SubmitJob, now: datetime) -> Job:
         max_run_seconds=spec.limits.max_run_time,
         state=JobState.QUEUED,
         queued_at=now,
+        trace=carried_trace(envelope.extra),
+        correlation_id=envelope.correlation_id or envelope.id,
     )
 
 

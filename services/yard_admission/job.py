@@ -24,6 +24,9 @@ class Job:
     `placed`: its attempt `attempt_id` was sent to placement and is not known to have ended, so at most one attempt of a
     job is ever out (INV-2). `decided_at`: ledger time of the last decision on it; what is not later was seen before.
     `run_since`, `run_used_seconds`: run time is counted in ledger time and stands still while the job is lost.
+    `trace` is the submission's trace context and `attempt_trace` that of a later attempt, as W3C headers: what the
+    cycle decides long after the request belongs to its trace still. `correlation_id`: the conversation of all its
+    events.
     """
 
     job_id: str
@@ -52,6 +55,14 @@ class Job:
     places: list[dict[str, Any]] | None = None
     lost_allocations: list[str] | None = None
     ended_at: datetime | None = None
+    trace: dict[str, str] | None = None
+    correlation_id: str | None = None
+    attempt_trace: dict[str, str] | None = None
+
+    @property
+    def present_trace(self) -> dict[str, str] | None:
+        """The trace that its present attempt is in."""
+        return self.attempt_trace or self.trace
 
     @property
     def waiting(self) -> bool:
@@ -97,6 +108,8 @@ FIXED_FIELDS = frozenset(
         "total_gpus",
         "max_attempts",
         "max_run_seconds",
+        "trace",
+        "correlation_id",
     }
 )
 MUTABLE_FIELDS = tuple(name for name in JOB_FIELDS if name not in FIXED_FIELDS)

@@ -202,7 +202,8 @@ def _retry(job: Job, decision: AttemptExited, out: Outbox) -> None:
     job.started, job.run_used_seconds = False, 0.0
     job.queued_at = out.now
     job.reason = Reason.RETRY.value
-    out.tell(JobQueued, job, decision.ledger_time, detail=detail)
+    out.begin_attempt(job)
+    out.tell(JobQueued, job, decision.ledger_time, trace=job.present_trace, detail=detail)
 
 
 def cancel(job: Job, out: Outbox) -> bool:

@@ -10,9 +10,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from yard_admission.job import JOB_FIELDS, MUTABLE_FIELDS, Held, Job
-from yard_admission.outbox import SCOPE
-from yard_admission.tables import TABLES, JobRow, NodeRow, ProjectRow, QueueRow
-from yard_domain.errors import Retryable
+from yard_admission.tables import JobRow, NodeRow, ProjectRow, QueueRow
 from yard_domain.states import JobState
 from yard_store.bulk import any_of, bulk_insert, bulk_update
 
@@ -315,18 +313,6 @@ async def queue_standing(connection: AsyncConnection, name: str | None = None) -
 
 async def project_names(connection: AsyncConnection) -> list[str]:
     return list((await connection.execute(sa.select(PROJECTS.c.name).order_by(PROJECTS.c.name))).scalars())
-
-
-async def fence_owner(connection: AsyncConnection, instance: str) -> None:
-    """Hold the ownership row of the scope to the end: an HTTP write is the owner's or nobody's (law 2).
-
-    Raises Retryable when another instance owns the scope, or none does yet.
-    """
-    t = TABLES.ownership
-    statement = sa.select(t.c.owner).where(t.c.scope == SCOPE).with_for_update(read=True)
-    owner = await connection.scalar(statement)
-    if owner != instance:
-        raise Retryable("admission is not active here" if owner is not None else "admission is still starting")
 
 
 # --- the fleet -------------------------------------------------------------------------------------------------------

@@ -78,6 +78,9 @@ class JobRow(AdmissionTable, table=True):
     waiting: bool
     untold: bool
     ended_at: datetime | None = _time()
+    trace: dict[str, str] | None = _json(nullable=True)
+    correlation_id: str | None
+    attempt_trace: dict[str, str] | None = _json(nullable=True)
 
 
 class NodeRow(AdmissionTable, table=True):

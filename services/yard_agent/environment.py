@@ -16,12 +16,15 @@ def task_environment(
     base: Mapping[str, str],
     master_addr: str | None = None,
     master_port: int | None = None,
+    trace: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """All variables of the task; nothing else is inherited.
 
     `base` is the agent's own environment, of which only BASE_NAMES are taken; the user may set those anew, but none
     of gpuyard's. `visible_devices` is the driver's value. `YARD_ALLOCATION_ID` is also the mark by which the keeper
     finds a task's processes again. Without a rendezvous address MASTER_ADDR and MASTER_PORT are the user's to set.
+    `trace` are the W3C headers that the process may continue, under the names that OpenTelemetry gives them in an
+    environment; a job that says which trace it belongs to keeps that.
     """
     ours = {
         "CUDA_VISIBLE_DEVICES": visible_devices,
@@ -42,4 +45,8 @@ def task_environment(
         ours["MASTER_ADDR"] = master_addr
     if master_port is not None:
         ours["MASTER_PORT"] = str(master_port)
-    return {name: base[name] for name in BASE_NAMES if name in base} | work.run.env | ours
+    inherited = {name: base[name] for name in BASE_NAMES if name in base}
+    # Both or none of the two: a state means nothing beside another trace's parent.
+    if trace and "TRACEPARENT" not in work.run.env:
+        inherited |= {name.upper(): value for name, value in trace.items()}
+    return inherited | work.run.env | ours

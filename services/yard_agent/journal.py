@@ -252,6 +252,8 @@ class Journal:
         work: TaskWork | None = None,
         master_addr: str | None = None,
         master_port: int | None = None,
+        trace: dict[str, str] | None = None,
+        correlation_id: str | None = None,
     ) -> None:
         """The last command of an allocation and the state it led to. What is None here stays as it was."""
         before = self.allocation(allocation_id)
@@ -259,7 +261,7 @@ class Journal:
             self._with_new_work.add(allocation_id)
         if before is None:
             fresh = JournaledAllocation(allocation_id, command_seq, state, work, master_addr, master_port)
-            self._put(fresh)
+            self._put(replace(fresh, trace=trace, correlation_id=correlation_id))
             return
         self._put(
             replace(
@@ -269,11 +271,20 @@ class Journal:
                 work=work if work is not None else before.work,
                 master_addr=master_addr if master_addr is not None else before.master_addr,
                 master_port=master_port if master_port is not None else before.master_port,
+                trace=trace if trace is not None else before.trace,
+                correlation_id=correlation_id if correlation_id is not None else before.correlation_id,
             )
         )
 
     def set_state(self, allocation_id: str, state: str) -> None:
         self._put(replace(self._known(allocation_id), state=state))
+
+    def record_started(
+        self, allocation_id: str, state: str, started_at: datetime, trace: dict[str, str] | None
+    ) -> None:
+        """It was seen running. `trace` is the context that its process was given, if there is one."""
+        before = self._known(allocation_id)
+        self._put(replace(before, state=state, started_at=started_at, trace=trace or before.trace))
 
     def record_stop(self, allocation_id: str, state: str, reason: str, grace_seconds: float) -> None:
         """It was asked to stop. The first reason stands: it is why the task ends."""

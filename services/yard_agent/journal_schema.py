@@ -2,7 +2,7 @@
 
 import sqlite3
 
-VERSION = 2
+VERSION = 3
 FIRST = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE positions (
@@ -25,6 +25,11 @@ SECOND = """
 ALTER TABLE allocations ADD COLUMN stop_reason TEXT;
 ALTER TABLE allocations ADD COLUMN stop_grace_seconds REAL
 """
+THIRD = """
+ALTER TABLE allocations ADD COLUMN trace TEXT;
+ALTER TABLE allocations ADD COLUMN correlation_id TEXT;
+ALTER TABLE allocations ADD COLUMN started_at REAL
+"""
 
 
 def prepare(db: sqlite3.Connection, new_journal_id: str) -> int | None:
@@ -32,7 +37,7 @@ def prepare(db: sqlite3.Connection, new_journal_id: str) -> int | None:
     version = int(db.execute("PRAGMA user_version").fetchone()[0])
     if version > VERSION:
         return version
-    for older, script in enumerate((FIRST, SECOND)):
+    for older, script in enumerate((FIRST, SECOND, THIRD)):
         if version <= older:
             for statement in script.split(";\n"):
                 db.execute(statement)

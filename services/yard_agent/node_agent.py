@@ -12,6 +12,7 @@ from yard_agent.commands import Commands
 from yard_agent.driver import GpuDriver
 from yard_agent.executor import Executor
 from yard_agent.journal import Journal, Position
+from yard_agent.journal_rows import JournaledAllocation
 from yard_agent.keeper_client import TaskState, TaskStatus
 from yard_agent.phases import Phase
 from yard_agent.publisher import Publisher
@@ -20,6 +21,7 @@ from yard_agent.settings import AgentSettings
 from yard_agent.task_control import TaskControl
 from yard_agent.task_facts import TaskFacts
 from yard_agent.task_files import TaskFiles
+from yard_agent.task_traces import TaskTraces
 from yard_bus.protocol import Bus, PartitionRef, Record
 from yard_domain.errors import Retryable
 from yard_domain.reasons import Reason
@@ -65,6 +67,7 @@ class NodeAgent:
         self._clock = clock
         self._ids = ids
         self._source = f"yard/agent/{self.name}/{journal.journal_id}"
+        self._traces = TaskTraces(self.name)
         self.publisher = Publisher(journal, bus, clock, self.name, settings.publish_batch)
         self.facts = TaskFacts(
             node=self.name,
@@ -75,6 +78,7 @@ class NodeAgent:
             max_output_bytes=settings.max_output_bytes,
             spool=self.publisher,
             tell=self.tell,
+            traces=self._traces,
             holders=holders,
         )
         self._commands = Commands(
@@ -94,14 +98,23 @@ class NodeAgent:
             executor=executor,
             files=self.files,
             facts=self.facts,
+            traces=self._traces,
             clock=clock,
             environment=environment,
         )
         self._read_up_to: dict[PartitionRef, int] = {}
 
-    def tell(self, event: EventModel) -> None:
-        """Queue an event; inside of a transaction of the journal."""
-        self.journal.spool(event, event_id=self._ids.new("evt"), source=self._source, time=self._clock.now())
+    def tell(self, event: EventModel, allocation: JournaledAllocation | None = None) -> None:
+        """Queue an event; inside of a transaction of the journal. What is about an allocation continues its trace."""
+        event_id = self._ids.new("evt")
+        self.journal.spool(
+            event,
+            event_id=event_id,
+            source=self._source,
+            time=self._clock.now(),
+            correlation_id=allocation.correlation_id if allocation is not None else None,
+            extra=self._traces.told(event, event_id, allocation) if allocation is not None else None,
+        )
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:

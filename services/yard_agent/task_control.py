@@ -17,6 +17,7 @@ from yard_agent.keeper_client import TaskLaunch, TaskState, TaskStatus
 from yard_agent.phases import Phase
 from yard_agent.task_facts import TaskFacts
 from yard_agent.task_files import TaskFiles
+from yard_agent.task_traces import TaskTraces
 from yard_domain.errors import Permanent, Retryable
 from yard_domain.reasons import Reason
 from yard_domain.states import Outcome
@@ -37,6 +38,7 @@ class TaskControl:
         executor: Executor,
         files: TaskFiles,
         facts: TaskFacts,
+        traces: TaskTraces,
         clock: Clock,
         environment: Mapping[str, str],
     ) -> None:
@@ -46,6 +48,7 @@ class TaskControl:
         self._executor = executor
         self._files = files
         self._facts = facts
+        self._traces = traces
         self._clock = clock
         self._environment = environment
         self._due: dict[str, None] = {}
@@ -95,7 +98,8 @@ class TaskControl:
 
     async def _start(self, allocation: JournaledAllocation) -> None:
         try:
-            await self._executor.start(self._launch(allocation))
+            with self._traces.starting(allocation) as trace:
+                await self._executor.start(self._launch(allocation, trace))
         except Permanent as error:
             self._cannot_start(allocation.allocation_id, str(error))
 
@@ -116,7 +120,7 @@ class TaskControl:
                 self._facts.end_unstarted(allocation_id, Outcome.FAILED, Reason.START_FAILED, detail)
             self._facts.wake()
 
-    def _launch(self, allocation: JournaledAllocation) -> TaskLaunch:
+    def _launch(self, allocation: JournaledAllocation, trace: Mapping[str, str]) -> TaskLaunch:
         """Raises UnknownDevice when a device has left the node since the command came."""
         work = allocation.work
         if work is None:
@@ -132,6 +136,7 @@ class TaskControl:
                 base=self._environment,
                 master_addr=allocation.master_addr,
                 master_port=allocation.master_port,
+                trace=trace,
             ),
             workdir=work.run.workdir,
             output_path=self._files.output(allocation.allocation_id),

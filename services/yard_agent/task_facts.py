@@ -1,7 +1,7 @@
 """From what the executor sees of a task to the facts that the node tells, each exactly once."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from yard_agent.journal import Journal
 from yard_agent.journal_rows import JournaledAllocation
 from yard_agent.keeper_client import TaskState, TaskStatus
 from yard_agent.phases import Phase
+from yard_agent.task_traces import TaskTraces
 from yard_domain.errors import Permanent, Retryable
 from yard_domain.reasons import Reason
 from yard_domain.states import Outcome
@@ -40,6 +41,12 @@ class Spool(Protocol):
     def wake(self) -> None: ...
 
 
+class Tell(Protocol):
+    def __call__(self, event: EventModel, allocation: JournaledAllocation | None = None) -> None:
+        """Queue an event, about this allocation if it is about one; inside of a transaction of the journal."""
+        ...
+
+
 @dataclass(slots=True)
 class _HeldBack:
     """A task whose processes are gone and whose devices do not say that they are empty."""
@@ -65,7 +72,8 @@ class TaskFacts:
         empty_check_seconds: float,
         max_output_bytes: int,
         spool: Spool,
-        tell: Callable[[EventModel], None],
+        tell: Tell,
+        traces: TaskTraces,
         holders: dict[str, set[int]],
     ) -> None:
         self._node = node
@@ -76,6 +84,7 @@ class TaskFacts:
         self._max_output_bytes = max_output_bytes
         self._spool = spool
         self._tell = tell
+        self._traces = traces
         self._holders = holders
         self._held_back: dict[str, _HeldBack] = {}
         self._some_held_back = asyncio.Event()
@@ -122,7 +131,8 @@ class TaskFacts:
                 outcome=outcome,
                 reason=reason,
                 detail=_readable(detail),
-            )
+            ),
+            self._journal.allocation(allocation_id),
         )
         self._note_emptied(allocation_id)
         self._tell_followers(allocation_id)
@@ -156,11 +166,11 @@ class TaskFacts:
         )
         if not ran or allocation.ended_at is not None or allocation.state in (Phase.RUNNING, Phase.STOPPING):
             return
-        self._journal.set_state(allocation.allocation_id, Phase.RUNNING)
+        now = self._clock.now()
+        self._journal.record_started(allocation.allocation_id, Phase.RUNNING, now, self._traces.of(allocation))
         self._tell(
-            TaskStarted(
-                node=self._node, observed_at=self._clock.now(), allocation_id=allocation.allocation_id, pid=status.pid
-            )
+            TaskStarted(node=self._node, observed_at=now, allocation_id=allocation.allocation_id, pid=status.pid),
+            allocation,
         )
 
     def _note_exit(self, status: TaskStatus, allocation: JournaledAllocation) -> None:
@@ -185,12 +195,18 @@ class TaskFacts:
                 exit_code=status.exit_code,
                 signal=status.signal,
                 detail=_readable(detail),
-            )
+            ),
+            allocation,
         )
+        self._traces.ran(self._journal.allocation(allocation.allocation_id) or allocation, now, outcome, reason)
 
     def _note_emptied(self, allocation_id: str) -> None:
         self._journal.record_emptied(allocation_id)
-        self._tell(DevicesEmptied(node=self._node, observed_at=self._clock.now(), allocation_id=allocation_id))
+        self._tell(
+            DevicesEmptied(node=self._node, observed_at=self._clock.now(), allocation_id=allocation_id),
+            self._journal.allocation(allocation_id),
+        )
+        self._traces.forget(allocation_id)
 
     # --- seen empty before released ----------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """Billing's composition root."""
 
+from functools import partial
 from pathlib import Path
 
 from yard_billing.api import build_api
@@ -7,6 +8,7 @@ from yard_billing.handlers import handle_decisions
 from yard_billing.settings import BillingSettings
 from yard_billing.tables import SCHEMA, TABLES
 from yard_events.registry import PLACEMENT_DECISIONS
+from yard_obs.catalogue import BILLED_GPU_TIME
 from yard_runtime.service import EventService, Runtime, Service
 from yard_store.migrations import migrate
 
@@ -20,6 +22,6 @@ async def build(settings: BillingSettings, runtime: Runtime) -> Service:
         store=store,
         bus=runtime.bus,
         instance=runtime.instance,
-        handlers={PLACEMENT_DECISIONS: handle_decisions},
+        handlers={PLACEMENT_DECISIONS: partial(handle_decisions, billed=runtime.metrics.counter(BILLED_GPU_TIME))},
         http=build_api(store, settings),
     )

@@ -1,6 +1,6 @@
 """Placement's decisions, folded into accounts and usage lines."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 import structlog
@@ -11,6 +11,7 @@ from yard_bus.consumer import Received
 from yard_domain.errors import Permanent
 from yard_events.envelope import Envelope
 from yard_events.types import AllocationReleased, AttemptGranted, AttemptLost, AttemptRecovered, UsageRecorded
+from yard_obs.metrics import Counter
 from yard_store.unit_of_work import UnitOfWork
 
 _log = structlog.get_logger("yard.billing")
@@ -18,7 +19,7 @@ _log = structlog.get_logger("yard.billing")
 _BillingFact = AttemptGranted | AllocationReleased | AttemptLost | AttemptRecovered
 
 
-async def handle_decisions(batch: Sequence[Received], uow: UnitOfWork) -> None:
+async def handle_decisions(batch: Sequence[Received], uow: UnitOfWork, *, billed: Counter | None = None) -> None:
     """Granted, lost, recovered, released. At most three statements a batch. Raises Permanent for nonsense."""
     facts = [(received.data, received.envelope) for received in batch if isinstance(received.data, _BillingFact)]
     if not facts:
@@ -33,6 +34,13 @@ async def handle_decisions(batch: Sequence[Received], uow: UnitOfWork) -> None:
     await repository.insert_lines(uow.connection, [(line, span) for line, span, _ in fold.lines])
     for line, _, cause in fold.lines:
         uow.emit(line, cause=cause)
+    if billed is not None:
+        uow.after_commit(lambda: _count([line for line, _, _ in fold.lines], billed))
+
+
+def _count(lines: Iterable[UsageRecorded], billed: Counter) -> None:
+    for line in lines:
+        billed.add(line.device_micros / 1e6, project=line.project_id, model=line.model)
 
 
 def _allocation_ids(fact: _BillingFact) -> Iterator[str]:

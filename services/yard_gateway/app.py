@@ -24,6 +24,7 @@ from yard_gateway.submissions import SubmitBatcher
 from yard_gateway.tables import SCHEMA, TABLES
 from yard_gateway.tokens import Authenticator, install_bootstrap
 from yard_gateway.upstreams import Upstreams
+from yard_obs.metrics import Metrics
 from yard_runtime.host import server_for
 from yard_runtime.service import EventService, Runtime
 from yard_store.migrations import migrate
@@ -40,11 +41,12 @@ class GatewayService:
 
     name = "gateway"
 
-    def __init__(self, parts: Parts, consumer: EventService, active: asyncio.Event) -> None:
+    def __init__(self, parts: Parts, consumer: EventService, active: asyncio.Event, metrics: Metrics) -> None:
         self.parts = parts
         self.address: str | None = None
         self._consumer = consumer
         self._active = active
+        self._metrics = metrics
 
     def api(self) -> FastAPI | None:
         """Nobody asks the gateway for anything inside."""
@@ -84,7 +86,7 @@ class GatewayService:
 
     async def _serve(self, sockets: list[socket.socket]) -> None:
         settings = self.parts.settings
-        server = server_for(create_app(self.parts), settings.http)
+        server = server_for(create_app(self.parts, self._metrics), settings.http)
         server.config.http = limited_protocol(
             max_head_bytes=settings.max_head_bytes, head_timeout_seconds=settings.head_timeout_seconds
         )
@@ -139,4 +141,4 @@ async def build(settings: GatewaySettings, runtime: Runtime) -> GatewayService:
         scopes={SCOPE: Retention(settings)},
         on_activate=lambda: directory.load(reads),
     )
-    return GatewayService(parts, consumer, active)
+    return GatewayService(parts, consumer, active, runtime.metrics)

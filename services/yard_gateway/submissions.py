@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import sqlalchemy as sa
@@ -23,6 +23,7 @@ from yard_events.job_document import JobDocument
 from yard_events.types import SubmitJob
 from yard_gateway.database import take_numbers
 from yard_gateway.tables import IDEMPOTENCY, JOB_COUNTER, JOBS
+from yard_obs.tracing import TraceHeaders
 from yard_store.bulk import bulk_insert
 from yard_store.unit_of_work import Store, UnitOfWork
 
@@ -46,12 +47,16 @@ class Overloaded(Retryable):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A validated job document and who sends it. `canonical` is its one JSON form, whatever it was written in."""
+    """A validated job document and who sends it. `canonical` is its one JSON form, whatever it was written in.
+
+    `trace`: the context of its request. Another task stores it, together with others.
+    """
 
     document: JobDocument
     canonical: bytes
     actor: str
     idempotency_key: str | None
+    trace: TraceHeaders = field(default_factory=dict[str, str], compare=False)
 
     def digest(self) -> str:
         """SHA-256 of the document with all keys in order: neither JSON or YAML, nor the order of fields, matters."""
@@ -221,7 +226,8 @@ async def _store(uow: UnitOfWork, fresh: Sequence[tuple[str, Submission, str]]) 
                 spec=document,
                 submitted_by=submission.actor,
                 submitted_at=uow.now,
-            )
+            ),
+            trace=submission.trace,
         )
 
 

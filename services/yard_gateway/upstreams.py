@@ -4,8 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import httpx
+from opentelemetry.trace import SpanKind
 
 from yard_gateway.principals import Principal
+from yard_obs.catalogue import HTTP_METHOD, HTTP_STATUS, SERVER, URL_PATH
+from yard_obs.tracing import current_trace, span
 from yard_runtime.http import Problem, client_for
 
 PRINCIPAL_HEADER = "X-Yard-Principal"
@@ -51,17 +54,20 @@ class Upstreams:
         if client is None:
             raise away(owner)
         headers = {PRINCIPAL_HEADER: principal.header()} if principal is not None else {}
-        try:
-            response = await client.request(
-                method,
-                f"/internal/{owner}{path}",
-                params=list(query),
-                json=body,
-                headers=headers,
-                timeout=client.timeout if timeout_seconds is None else timeout_seconds,
-            )
-        except httpx.TransportError:
-            raise away(owner) from None
+        about = {HTTP_METHOD: method, SERVER: owner, URL_PATH: f"/internal/{owner}{path}"}
+        with span(method, kind=SpanKind.CLIENT, attributes=about) as asking:
+            try:
+                response = await client.request(
+                    method,
+                    f"/internal/{owner}{path}",
+                    params=list(query),
+                    json=body,
+                    headers=headers | current_trace(),
+                    timeout=client.timeout if timeout_seconds is None else timeout_seconds,
+                )
+            except httpx.TransportError:
+                raise away(owner) from None
+            asking.set_attribute(HTTP_STATUS, response.status_code)
         return _answer(owner, response)
 
     async def close(self) -> None:

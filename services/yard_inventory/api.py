@@ -14,7 +14,7 @@ from yard_store.unit_of_work import Store
 
 
 def build_api(store: Store, settings: InventorySettings, instance: str) -> FastAPI:
-    """`instance` is this process's name as the owner of the cluster's scope; only the owner writes."""
+    """`instance` is this process's name as the owner of the cluster's scope."""
     app = FastAPI(title="gpuyard inventory", openapi_url=None, docs_url=None, redoc_url=None)
 
     @app.get("/nodes")
@@ -37,7 +37,7 @@ def build_api(store: Store, settings: InventorySettings, instance: str) -> FastA
         if not is_name(name):
             raise _unknown(name)
         async with store.unit_of_work() as uow:
-            await repository.fence_owner(uow.connection, settings.cluster, instance)
+            await uow.hold(settings.cluster, instance)
             found = await repository.with_devices(uow.connection, await repository.nodes(uow.connection, [name]))
             if name not in found:
                 raise _unknown(name)

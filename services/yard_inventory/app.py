@@ -6,6 +6,7 @@ from pathlib import Path
 from yard_events.registry import NODES_EVENTS
 from yard_inventory.api import build_api
 from yard_inventory.cycle import judge_silence
+from yard_inventory.figures import gauges
 from yard_inventory.handlers import handle_node_events
 from yard_inventory.settings import InventorySettings
 from yard_inventory.tables import SCHEMA, TABLES
@@ -23,6 +24,7 @@ async def build(settings: InventorySettings, runtime: Runtime) -> Service:
         bus=runtime.bus,
         instance=runtime.instance,
         handlers={NODES_EVENTS: partial(handle_node_events, cluster=settings.cluster)},
-        scopes={settings.cluster: partial(judge_silence, settings=settings)},
+        scopes={settings.cluster: partial(judge_silence, settings=settings, metrics=runtime.metrics)},
         http=build_api(store, settings, runtime.instance),
+        beside={"gauges": gauges(store, runtime.metrics, settings.cluster).run},
     )

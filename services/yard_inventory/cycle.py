@@ -9,6 +9,8 @@ from yard_domain.states import NodeState
 from yard_inventory import repository
 from yard_inventory.liveness import Watch, judge
 from yard_inventory.settings import InventorySettings
+from yard_obs.metrics import Metrics
+from yard_obs.phases import CyclePhases
 from yard_store.unit_of_work import UnitOfWork
 
 _log = structlog.get_logger("yard.inventory")
@@ -17,8 +19,9 @@ LOOK = "look"
 """The one timer of a cluster: when its earliest silence becomes meaningful."""
 
 
-async def judge_silence(uow: UnitOfWork, scope: str, *, settings: InventorySettings) -> bool:
+async def judge_silence(uow: UnitOfWork, scope: str, *, settings: InventorySettings, metrics: Metrics) -> bool:
     """One look at the cluster `scope`. True: more nodes change than one look may handle."""
+    phases = CyclePhases(metrics, "inventory")
     # 1. Has anybody listened since the last look? A new term or a missed look starts the watch anew.
     planned = [timer.due_at for timer in await uow.take_due_timers(scope)]
     term, stored_term, stored = await repository.watch(uow.connection, scope)
@@ -29,11 +32,14 @@ async def judge_silence(uow: UnitOfWork, scope: str, *, settings: InventorySetti
     verdict = judge(watch, contacts, uow.now, settings.limits())
     changes = dict(list(verdict.changes.items())[: settings.transitions_per_cycle])
 
+    phases.lap("judge")
+
     # 3. Write what changed, and tell.
     if verdict.watch != stored or stored_term != term:
         await repository.save_watch(uow.connection, scope, term, verdict.watch)
         _tell_freeze(scope, watch, verdict.watch, len(contacts))
     await _transition(uow, changes)
+    phases.lap("tell")
     if len(changes) < len(verdict.changes):
         return True
 

@@ -8,7 +8,6 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from yard_domain.errors import Retryable
 from yard_domain.states import NodeState
 from yard_events.types import DeviceFacts
 from yard_inventory.fleet import Node
@@ -129,12 +128,3 @@ async def save_watch(connection: AsyncConnection, cluster: str, term: int, curre
         "grace_until": current.grace_until,
     }
     await bulk_insert(connection, CLUSTERS, [row], update=_CLUSTER_COLUMNS)
-
-
-async def fence_owner(connection: AsyncConnection, cluster: str, instance: str) -> None:
-    """Hold the scope's ownership row to the end of the transaction. Raises Retryable where another instance owns it:
-    an HTTP write has no term of its own to compare, so it compares the owner."""
-    owned = TABLES.ownership
-    owner = await connection.scalar(sa.select(owned.c.owner).where(owned.c.scope == cluster).with_for_update())
-    if owner != instance:
-        raise Retryable(f"cluster {cluster} is served by {owner or 'nobody yet'}, not by {instance}")

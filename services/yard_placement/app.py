@@ -7,6 +7,7 @@ from yard_domain.names import pool_key
 from yard_events import registry
 from yard_placement.api import build_api
 from yard_placement.cycle import PRUNE, PlacementCycle
+from yard_placement.figures import gauges
 from yard_placement.handlers import PlacementHandlers
 from yard_placement.look import Look
 from yard_placement.settings import PlacementSettings
@@ -37,7 +38,8 @@ async def build(settings: PlacementSettings, runtime: Runtime) -> EventService:
             registry.NODES_EVENTS: handlers.node_events,
             registry.INVENTORY_STATE: handlers.inventory,
         },
-        scopes={scope: PlacementCycle(settings, look)},
+        scopes={scope: PlacementCycle(settings, look, runtime.metrics)},
         on_activate=activate,
         http=build_api(store),
+        beside={"gauges": gauges(store, runtime.metrics, scope).run},
     )

@@ -9,6 +9,10 @@ from yard_domain.reasons import Reason
 from yard_domain.states import AttemptState
 from yard_engine.decide import Blocked, Plan, decide
 from yard_engine.snapshot import Pending
+from yard_events.types import AttemptBlocked, AttemptGranted
+from yard_obs.catalogue import DECISIONS
+from yard_obs.metrics import Metrics
+from yard_obs.phases import CyclePhases
 from yard_placement import repository
 from yard_placement.ledger import Allocation, Attempt, Waiting
 from yard_placement.lifecycle import advance
@@ -31,13 +35,16 @@ _PRUNE_LIMIT = 1000
 class PlacementCycle:
     """Moves attempts along and places the pending ones. Serial per pool: its decisions have one order."""
 
-    def __init__(self, settings: PlacementSettings, look: Look) -> None:
+    def __init__(self, settings: PlacementSettings, look: Look, metrics: Metrics) -> None:
         self._settings = settings
+        self._metrics = metrics
+        self._decisions = metrics.counter(DECISIONS)
         self._look = look
         self._config = config_hash(settings)
 
     async def __call__(self, uow: UnitOfWork, scope: str) -> bool:
         """One step; True when there is more to do at once."""
+        phases = CyclePhases(self._metrics, "placement")
         # 1. what time has made due
         timers = await uow.take_due_timers(scope)
         await self._due(uow, scope, timers)
@@ -47,18 +54,30 @@ class PlacementCycle:
         # 2. attempts that something happened to; what they give back is free from here on
         limit = self._settings.attention_limit
         touched = await repository.attempts_wanting_attention(uow.connection, scope, limit)
+        phases.lap("look")
         released = await self._advance(uow, scope, touched, outbox)
+        phases.lap("advance")
         # 3. the pending set against what is free
         unfinished = False
         if self._look.due or released or notice:
             unfinished = await self._place(uow, scope, outbox, whole=notice)
             uow.after_commit(self._look.again if unfinished else self._look.done)
+            phases.lap("place")
         # 4. what was decided, in its order
-        for event in outbox.events:
-            uow.emit(event)
+        for said in outbox.events:
+            said.emit(uow)
         if outbox.clock.last != first:
             await repository.set_ledger_clock(uow.connection, scope, outbox.clock.last)
+        phases.lap("tell")
+        uow.after_commit(lambda: self._record_decisions(outbox))
         return unfinished or len(touched) == limit
+
+    def _record_decisions(self, outbox: Outbox) -> None:
+        for said in outbox.events:
+            if isinstance(said.event, AttemptGranted):
+                self._decisions.add(outcome="granted", reason="none")
+            elif isinstance(said.event, AttemptBlocked):
+                self._decisions.add(outcome="blocked", reason=said.event.reason)
 
     async def _advance(self, uow: UnitOfWork, scope: str, touched: list[Attempt], outbox: Outbox) -> list[Allocation]:
         if not touched:

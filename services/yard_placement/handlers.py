@@ -10,6 +10,7 @@ from yard_bus.consumer import Received
 from yard_domain.errors import Permanent
 from yard_domain.names import pool_key
 from yard_domain.states import AttemptState, NodeState
+from yard_events.envelope import Envelope
 from yard_events.types import (
     InventoryNode,
     NodeRegistered,
@@ -18,6 +19,7 @@ from yard_events.types import (
     StopAttempt,
     WithdrawAttempt,
 )
+from yard_obs.tracing import carried_trace
 from yard_placement import repository
 from yard_placement.facts import TASK_FACTS, fold_task_facts
 from yard_placement.ledger import Attempt
@@ -38,7 +40,7 @@ class PlacementHandlers:
     async def requests(self, batch: Sequence[Received], uow: UnitOfWork) -> None:
         """Admission's commands: place, stop, withdraw. Raises Permanent for a pool that is not served here."""
         new: dict[str, Attempt] = {}
-        orders: list[StopAttempt | WithdrawAttempt] = []
+        orders: list[tuple[StopAttempt | WithdrawAttempt, Envelope]] = []
         for received in batch:
             data = received.data
             if not isinstance(data, PlaceAttempt | StopAttempt | WithdrawAttempt):
@@ -46,16 +48,16 @@ class PlacementHandlers:
             if data.key() != self._scope:
                 raise Permanent(f"{data.attempt_id}: pool {data.key()} is not served here, only {self._scope} is")
             if isinstance(data, PlaceAttempt):
-                new.setdefault(data.attempt_id, _pending(data, uow))
+                new.setdefault(data.attempt_id, _pending(data, received.envelope, uow))
             else:
-                orders.append(data)
+                orders.append((data, received.envelope))
         await repository.insert_attempts(uow.connection, list(new.values()))
         if orders:
-            known = await repository.attempts_by_id(uow.connection, [order.attempt_id for order in orders])
-            for order in orders:
+            known = await repository.attempts_by_id(uow.connection, [order.attempt_id for order, _ in orders])
+            for order, envelope in orders:
                 attempt = known.get(order.attempt_id)
                 if attempt is not None:
-                    _order(attempt, order)
+                    _order(attempt, order, envelope)
             await repository.save_orders(uow.connection, [a for a in known.values() if a.attention])
         self._look_again(uow)
 
@@ -93,17 +95,17 @@ class PlacementHandlers:
         facts = [received.data for received in batch if isinstance(received.data, TASK_FACTS)]
         if await fold_task_facts(uow.connection, facts):
             uow.mark_dirty(self._scope)
-        of_nodes = [(r.record.offset, r.data) for r in batch if isinstance(r.data, NodeRegistered | NodeReport)]
+        of_nodes = [(r, r.data) for r in batch if isinstance(r.data, NodeRegistered | NodeReport)]
         if of_nodes:
             await self._nodes(of_nodes, uow)
 
-    async def _nodes(self, facts: Sequence[tuple[int, NodeRegistered | NodeReport]], uow: UnitOfWork) -> None:
+    async def _nodes(self, facts: Sequence[tuple[Received, NodeRegistered | NodeReport]], uow: UnitOfWork) -> None:
         """A registration names the agent's epoch; allocations of an older one are closed by the cycle."""
         known = await _known_nodes(uow, {fact.node for _, fact in facts})
         fresh = [
-            (offset, fact)
-            for offset, fact in facts
-            if (before := known.get(fact.node)) is None or offset > before.agent_offset
+            (received, fact)
+            for received, fact in facts
+            if (before := known.get(fact.node)) is None or received.record.offset > before.agent_offset
         ]
         if not fresh:
             return
@@ -115,14 +117,14 @@ class PlacementHandlers:
                 "memory_bytes": 0,
                 "agent_offset": offset,
             }
-            for name, offset in {fact.node: offset for offset, fact in fresh}.items()
+            for name, offset in {fact.node: received.record.offset for received, fact in fresh}.items()
         ]
         await bulk_insert(uow.connection, NODES, rows, update=["epoch", "agent_offset"])
         changed = [name for name, epoch in epochs.items() if name not in known or known[name].epoch != epoch]
         if changed:
             await repository.attend_to_nodes(uow.connection, changed)
             self._look_again(uow)
-        reports = {fact.node: fact for _, fact in fresh if isinstance(fact, NodeReport)}
+        reports = {fact.node: (fact, received.envelope) for received, fact in fresh if isinstance(fact, NodeReport)}
         if reports:
             reissue_before = uow.now - timedelta(seconds=self._settings.reissue_after_seconds)
             await fold_reports(list(reports.values()), uow, reissue_before)
@@ -145,7 +147,7 @@ async def _known_nodes(uow: UnitOfWork, names: Iterable[str]) -> dict[str, Any]:
     return {row.name: row for row in found}
 
 
-def _pending(data: PlaceAttempt, uow: UnitOfWork) -> Attempt:
+def _pending(data: PlaceAttempt, envelope: Envelope, uow: UnitOfWork) -> Attempt:
     return Attempt(
         attempt_id=data.attempt_id,
         job_id=data.job_id,
@@ -161,10 +163,12 @@ def _pending(data: PlaceAttempt, uow: UnitOfWork) -> Attempt:
             "tasks": data.tasks.model_dump(mode="json", exclude_none=True),
             "run": data.run.model_dump(mode="json", exclude_none=True),
         },
+        trace=carried_trace(envelope.extra),
+        correlation_id=envelope.correlation_id or envelope.id,
     )
 
 
-def _order(attempt: Attempt, order: StopAttempt | WithdrawAttempt) -> None:
+def _order(attempt: Attempt, order: StopAttempt | WithdrawAttempt, envelope: Envelope) -> None:
     """The first stop counts; a withdrawal means nothing once the attempt was granted. A change wants attention."""
     if attempt.state == AttemptState.ENDED:
         return
@@ -173,6 +177,7 @@ def _order(attempt: Attempt, order: StopAttempt | WithdrawAttempt) -> None:
             attempt.withdrawn = attempt.attention = True
     elif attempt.stop_reason is None:
         attempt.stop_reason, attempt.stop_grace_seconds = order.reason, order.grace_seconds
+        attempt.stop_trace = carried_trace(envelope.extra)
         attempt.attention = True
 
 

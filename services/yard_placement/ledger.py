@@ -64,7 +64,11 @@ class Allocation:
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """See `tables.AttemptRow`; the same fields, with the attempt's allocations by task rank."""
+    """See `tables.AttemptRow`; the same fields, with the attempt's allocations by task rank.
+
+    `trace` and `correlation_id` are those of the request to place it, `stop_trace` that of the request to stop it: what
+    the cycle decides later goes on in them.
+    """
 
     attempt_id: str
     job_id: str
@@ -79,6 +83,8 @@ class Attempt:
     spec: dict[str, Any]
     state: str = AttemptState.PENDING
     attention: bool = False
+    trace: dict[str, str] | None = None
+    correlation_id: str | None = None
     reason: str | None = None
     stop_reason: str | None = None
     stop_grace_seconds: float | None = None
@@ -87,6 +93,7 @@ class Attempt:
     started_sent: bool = False
     lost_since: datetime | None = None
     ended_at: datetime | None = None
+    stop_trace: dict[str, str] | None = None
     allocations: list[Allocation] = field(default_factory=list[Allocation])
 
     @property
@@ -106,6 +113,8 @@ class Waiting:
     pending_since: datetime
     reason: str | None
     tasks: dict[str, Any]
+    trace: dict[str, str] | None = None
+    correlation_id: str | None = None
 
 
 ALLOCATION_FIELDS = tuple(f.name for f in fields(Allocation))

@@ -19,7 +19,7 @@ ALLOCATIONS: sa.Table = AllocationRow.__table__  # type: ignore[attr-defined]
 DEVICES: sa.Table = DeviceRow.__table__  # type: ignore[attr-defined]
 NODES: sa.Table = NodeRow.__table__  # type: ignore[attr-defined]
 
-_ORDERS = ("attempt_id", "attention", "stop_reason", "stop_grace_seconds", "withdrawn")
+_ORDERS = ("attempt_id", "attention", "stop_reason", "stop_grace_seconds", "withdrawn", "stop_trace")
 _PROGRESS = (
     "attempt_id",
     "state",
@@ -66,6 +66,8 @@ _WAITING_COLUMNS = (
     ATTEMPTS.c.pending_since,
     ATTEMPTS.c.reason,
     ATTEMPTS.c.spec["tasks"].label("tasks"),
+    ATTEMPTS.c.trace,
+    ATTEMPTS.c.correlation_id,
 )
 
 

@@ -17,6 +17,10 @@ class PlacementTable(SQLModel):
     metadata = TABLES.metadata
 
 
+def _trace() -> Any:
+    return Field(default=None, sa_column=Column(JSONB(none_as_null=True)))
+
+
 def _time(*, nullable: bool = True) -> Any:
     return Field(default=None, sa_column=Column(TIMESTAMP(timezone=True), nullable=nullable))
 
@@ -81,6 +85,9 @@ class AttemptRow(PlacementTable, table=True):
     started_sent: bool = False
     lost_since: datetime | None = _time()
     ended_at: datetime | None = _time()
+    trace: dict[str, str] | None = _trace()
+    correlation_id: str | None
+    stop_trace: dict[str, str] | None = _trace()
 
 
 class AllocationRow(PlacementTable, table=True):

@@ -6,7 +6,7 @@ are checked.
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -102,9 +102,13 @@ async def log_of(runtime: Runtime, topic: str, first: int = 0, limit: int = 1_00
     ]
 
 
-async def publish(runtime: Runtime, events: Sequence[EventModel], time: datetime) -> None:
+async def publish(
+    runtime: Runtime, events: Sequence[EventModel], time: datetime, trace: Mapping[str, str] | None = None
+) -> None:
     ids = runtime.ids
-    await runtime.bus.publish([wrap(event, event_id=ids.new("evt"), source="tests", time=time) for event in events])
+    await runtime.bus.publish(
+        [wrap(event, event_id=ids.new("evt"), source="tests", time=time, trace=trace) for event in events]
+    )
 
 
 def decided(kind: type[EventModel], place: types.PlaceAttempt, ledger_time: datetime, **data: Any) -> EventModel:
@@ -168,7 +172,15 @@ class Desk:
 
     # --- what others do
 
-    async def submit(self, name: str, *, settle: bool = True, project: str = "default", **spec: Any) -> None:
+    async def submit(
+        self,
+        name: str,
+        *,
+        settle: bool = True,
+        project: str = "default",
+        trace: Mapping[str, str] | None = None,
+        **spec: Any,
+    ) -> None:
         """Each submission is a second younger than the one before; `age` says otherwise, in seconds since the start."""
         self.ages += 1
         age = spec.pop("age", self.ages)
@@ -179,18 +191,26 @@ class Desk:
             submitted_by="ann",
             submitted_at=START + timedelta(seconds=age),
         )
-        await self.send(event, settle=settle)
+        await self.send(event, settle=settle, trace=trace)
 
-    async def cancel(self, name: str, *, settle: bool = True) -> None:
-        await self.send(types.CancelJob(job_id=f"job-{name}", project_id="default", requested_by="ann"), settle=settle)
+    async def cancel(self, name: str, *, settle: bool = True, trace: Mapping[str, str] | None = None) -> None:
+        event = types.CancelJob(job_id=f"job-{name}", project_id="default", requested_by="ann")
+        await self.send(event, settle=settle, trace=trace)
 
     async def decide(
-        self, kind: type[EventModel], name: str, *, attempt_id: str | None = None, settle: bool = True, **data: Any
+        self,
+        kind: type[EventModel],
+        name: str,
+        *,
+        attempt_id: str | None = None,
+        settle: bool = True,
+        trace: Mapping[str, str] | None = None,
+        **data: Any,
     ) -> None:
         """Placement's decision about the last attempt of the job that it was asked to place, or about `attempt_id`."""
         places = [place for place in await self.asked(types.PlaceAttempt) if place.job_id == f"job-{name}"]
         place = next(p for p in reversed(places) if attempt_id in (None, p.attempt_id))
-        await self.send(decided(kind, place, self.tick(), **data), settle=settle)
+        await self.send(decided(kind, place, self.tick(), **data), settle=settle, trace=trace)
 
     async def grant(self, *names: str) -> None:
         for name in names:
@@ -238,8 +258,8 @@ class Desk:
         self.ticks += 1
         return self.clock.now() + timedelta(microseconds=self.ticks)
 
-    async def send(self, *events: EventModel, settle: bool = True) -> None:
-        await publish(self.runtime, events, self.clock.now())
+    async def send(self, *events: EventModel, settle: bool = True, trace: Mapping[str, str] | None = None) -> None:
+        await publish(self.runtime, events, self.clock.now(), trace)
         if settle:
             await self.settle()
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +24,7 @@ from yard_agent.simulated_driver import SimulatedDriver
 from yard_bus.protocol import PartitionRef, Record, Session
 from yard_domain.errors import Retryable
 from yard_events.base import EventModel, unwrap, wrap
-from yard_events.envelope import from_headers
+from yard_events.envelope import Envelope, from_headers
 from yard_events.job_document import RunDocument
 from yard_events.registry import NODES_EVENTS
 from yard_events.types import (
@@ -74,6 +74,8 @@ class AgentNodes:
         self.address = f"unix:{folder}/output.sock"
         self.driver: StandInDriver | None = None
         self.told: list[EventModel] = []
+        self.envelopes: list[Envelope] = []
+        """Of what was told, in the same order."""
         self._sequences: dict[str, int] = {}
         self.doubles = 0
         self._offset: int | None = None
@@ -203,31 +205,63 @@ class AgentNodes:
         return TaskWork(run=RunDocument(**run), **(defaults | fields))
 
     async def start(
-        self, allocation_id: str, *command: str, node: str = "n1", seq: int = 1, epoch: str | None = None, **fields: Any
+        self,
+        allocation_id: str,
+        *command: str,
+        node: str = "n1",
+        seq: int = 1,
+        epoch: str | None = None,
+        trace: Mapping[str, str] | None = None,
+        **fields: Any,
     ) -> None:
         rendezvous = {name: fields.pop(name) for name in ("master_addr", "master_port") if name in fields}
         work = await self.work(*command, node=node, **fields)
         about = await self._about(node, allocation_id, seq, epoch)
-        await self.publish(StartTask(work=work, **about, **rendezvous))
+        await self.publish(StartTask(work=work, **about, **rendezvous), trace=trace)
 
-    async def prepare(self, allocation_id: str, *command: str, node: str = "n1", seq: int = 1, **fields: Any) -> None:
+    async def prepare(
+        self,
+        allocation_id: str,
+        *command: str,
+        node: str = "n1",
+        seq: int = 1,
+        trace: Mapping[str, str] | None = None,
+        **fields: Any,
+    ) -> None:
         work = await self.work(*command, node=node, **fields)
-        await self.publish(PrepareTask(work=work, **await self._about(node, allocation_id, seq, None)))
+        await self.publish(PrepareTask(work=work, **await self._about(node, allocation_id, seq, None)), trace=trace)
 
     async def stop(
-        self, allocation_id: str, *, node: str = "n1", seq: int = 2, grace: float = 5.0, reason: str = "cancelled"
+        self,
+        allocation_id: str,
+        *,
+        node: str = "n1",
+        seq: int = 2,
+        grace: float = 5.0,
+        reason: str = "cancelled",
+        trace: Mapping[str, str] | None = None,
     ) -> None:
         about = await self._about(node, allocation_id, seq, None)
-        await self.publish(StopTask(grace_seconds=grace, reason=reason, **about))
+        await self.publish(StopTask(grace_seconds=grace, reason=reason, **about), trace=trace)
 
     async def _about(self, node: str, allocation_id: str, seq: int, epoch: str | None) -> dict[str, Any]:
         current = epoch if epoch is not None else (await self.registration(node)).epoch
         return {"node": node, "epoch": current, "allocation_id": allocation_id, "command_seq": seq}
 
-    async def publish(self, *events: EventModel) -> None:
+    async def publish(self, *events: EventModel, trace: Mapping[str, str] | None = None) -> None:
         """As placement's unit of work appends them; the bus may be away for a moment."""
         now = self.runtime.clock.now()
-        envelopes = [wrap(e, event_id=self.runtime.ids.new("evt"), source="yard/placement", time=now) for e in events]
+        envelopes = [
+            wrap(
+                e,
+                event_id=self.runtime.ids.new("evt"),
+                source="yard/placement",
+                time=now,
+                correlation_id="request",
+                trace=trace,
+            )
+            for e in events
+        ]
         async with asyncio.timeout(WITHIN_SECONDS):
             while True:
                 try:
@@ -268,6 +302,7 @@ class AgentNodes:
         event = unwrap(envelope)
         assert event is not None
         self.told.append(event)
+        self.envelopes.append(envelope)
 
     async def until(self, condition: Callable[[], Any]) -> None:
         """Wait for something that the nodes tell."""
@@ -276,6 +311,10 @@ class AgentNodes:
 
     def facts(self, allocation_id: str) -> list[TaskFact]:
         return [event for event in self.told if isinstance(event, TaskFact) and event.allocation_id == allocation_id]
+
+    def envelope_of(self, fact: EventModel) -> Envelope:
+        """How a fact that was told travelled."""
+        return next(e for event, e in zip(self.told, self.envelopes, strict=True) if event is fact)
 
     def kinds(self, allocation_id: str) -> list[str]:
         return [type(fact).__name__ for fact in self.facts(allocation_id)]

@@ -8,9 +8,8 @@ from sqlalchemy import text
 from support.feed import START, Feed, ManualClock, at
 from support.log import events_of
 from yard_billing.app import build
-from yard_billing.handlers import handle_decisions
 from yard_billing.settings import BillingSettings
-from yard_events.registry import BILLING_USAGE
+from yard_events.registry import BILLING_USAGE, PLACEMENT_DECISIONS
 from yard_events.types import (
     AllocationReleased,
     AttemptGranted,
@@ -86,7 +85,7 @@ class Billing:
         self.store = service.store
         self.runtime = runtime
         self.clock = clock
-        self.feed = Feed(self.store, handle_decisions, "yard/placement")
+        self.feed = Feed(self.store, service.handlers[PLACEMENT_DECISIONS], "yard/placement")
 
     async def send(self, *events) -> None:
         await self.feed.send(*events)

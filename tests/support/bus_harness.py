@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import parse_qs, quote, urlsplit
@@ -34,16 +35,12 @@ class BusHarness(Protocol):
         """Break the connection of the one member of a group that is active; standbys keep theirs."""
         ...
 
-    async def until_appenders_wait(self, count: int) -> None:
-        """Until so many open transactions wait for an earlier appender."""
+    async def flush(self) -> None:
+        """Return when what units of work of the suites' service emitted can be read."""
         ...
 
     async def drop_before(self, topic: str, offset: int) -> None:
         """Retention: partition 0 of the topic now begins at `offset`."""
-        ...
-
-    async def compact_away(self, topic: str, offset: int) -> None:
-        """Compaction: this record of partition 0 was superseded and is gone; the topic's bounds stay."""
         ...
 
     async def delete_and_make_again(self, topic: Topic) -> None: ...
@@ -79,6 +76,9 @@ class PostgresHarness:
             "AND a.datname = current_database()"
         )
         assert ended == 1, "there must be exactly one active member"
+
+    async def flush(self) -> None:
+        """The log is where they were appended."""
 
     async def until_appenders_wait(self, count: int) -> None:
         async def waiting() -> bool:
@@ -124,20 +124,25 @@ class PostgresHarness:
         await self._execute("DELETE FROM yard_bus.topic WHERE name = :topic", topic=topic.name)
         await self.ensure_topics([topic])
 
-    @asynccontextmanager
-    async def losing_commits(self) -> AsyncIterator[tuple[Runtime, SeveringProxy]]:
-        url = self.first.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
-        parts = urlsplit(url)
-        [socket_folder] = parse_qs(parts.query)["host"]
-        behind = parts._replace(query=f"host={quote(str(self._folder))}").geturl()
-        upstream = Path(socket_folder) / ".s.PGSQL.5432"
-        async with SeveringProxy(self._folder, upstream) as proxy:
-            engine = create_engine(behind, application="tests-3")
-            try:
-                yield Runtime(engine, self.first.bus, self.first.clock, self.first.ids, "test-3", "internal"), proxy
-            finally:
-                await engine.dispose()
+    def losing_commits(self) -> AbstractAsyncContextManager[tuple[Runtime, SeveringProxy]]:
+        return losing_commits(self.first, self._folder)
 
     async def _execute(self, statement: str, **values: object) -> int:
         async with self.first.engine.begin() as connection:
             return (await connection.execute(sa.text(statement), values)).rowcount
+
+
+@asynccontextmanager
+async def losing_commits(first: Runtime, folder: Path) -> AsyncIterator[tuple[Runtime, SeveringProxy]]:
+    """An instance like `first` whose database connections go through a proxy with its socket in `folder`."""
+    url = first.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    parts = urlsplit(url)
+    [socket_folder] = parse_qs(parts.query)["host"]
+    behind = parts._replace(query=f"host={quote(str(folder))}").geturl()
+    upstream = Path(socket_folder) / ".s.PGSQL.5432"
+    async with SeveringProxy(folder, upstream) as proxy:
+        engine = create_engine(behind, application="tests-3")
+        try:
+            yield replace(first, engine=engine, instance="test-3"), proxy
+        finally:
+            await engine.dispose()

@@ -6,15 +6,18 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import sqlalchemy as sa
+
+if TYPE_CHECKING:
+    from support.bus_harness import BusHarness
 
 from yard_bus.consumer import Consumer, ConsumerSettings, Received
 from yard_bus.protocol import Bus, PartitionRef, Record, Session
 from yard_events.base import EventModel, wrap
 from yard_events.envelope import Envelope
-from yard_events.registry import Policy, Topic
+from yard_events.registry import Policy, Topic, dead_letter_topic
 from yard_runtime.service import Runtime
 from yard_store.migrations import migrate
 from yard_store.tables import ServiceTables
@@ -23,6 +26,8 @@ from yard_store.unit_of_work import Store, UnitOfWork
 ONE = Topic("yard.contract.one.v1", "tests", "key", Policy.DELETE, 3600)
 MANY = Topic("yard.contract.many.v1", "tests", "key", Policy.DELETE, 3600, partitions=4)
 OUT = Topic("yard.contract.out.v1", "tests", "key", Policy.DELETE, 3600)
+DEAD = Topic(dead_letter_topic("contract"), "tests", "original", Policy.DELETE, 3600)
+ALL = [ONE, MANY, OUT, DEAD]
 
 MIGRATIONS = Path(__file__).parent / "contract_migrations"
 TABLES = ServiceTables("contract")
@@ -138,8 +143,10 @@ class Answer(Counted):
     TOPIC: ClassVar[str] = OUT.name
 
 
-async def answers(bus: Bus, count: int) -> list[int]:
+async def answers(harness: "BusHarness", count: int) -> list[int]:
     """The first `count` events that the service published, and a proof that there are no more."""
+    bus = harness.first.bus
+    await harness.flush()
     await bus.publish([event(-1, topic=OUT.name)])
     async with bus.session(None, [OUT.name]) as session:
         [ref] = await partitions(session)
@@ -158,12 +165,21 @@ async def partitions(session: Session) -> list[PartitionRef]:
         return sorted(await anext(assignments))
 
 
+async def active_in(session: Session) -> list[PartitionRef]:
+    """What the session reads once it reads anything: it may be a standby before."""
+    async with asyncio.timeout(20):
+        async for refs in session.assignments():
+            if refs:
+                return sorted(refs)
+    raise AssertionError("the session ended")
+
+
 async def read(session: Session, ref: PartitionRef, count: int, offset: int | None = None) -> list[Record]:
     """The next `count` records."""
     found: list[Record] = []
     async with asyncio.timeout(20):
         while len(found) < count:
-            found += await session.read(ref, found[-1].offset + 1 if found else offset, count - len(found))
+            found += await session.read(ref, found[-1].following if found else offset, count - len(found))
     return found
 
 

@@ -9,7 +9,6 @@ from support.log import events_of
 from yard_events.registry import INVENTORY_STATE
 from yard_events.types import DeviceFacts, InventoryNode, NodeRegistered, NodeReport
 from yard_inventory.app import build
-from yard_inventory.cycle import judge_silence
 from yard_inventory.handlers import handle_node_events
 from yard_inventory.settings import InventorySettings
 from yard_runtime.service import EventService, Runtime
@@ -30,7 +29,7 @@ class Inventory:
         self.store = service.store
         self.runtime = runtime
         self.clock = clock
-        self._cycle = partial(judge_silence, settings=settings)
+        self._cycle = service.scopes[settings.cluster]
         self._scope = settings.cluster
         self._ownership: Ownership | None = None
         self.feed = Feed(self.store, partial(handle_node_events, cluster=settings.cluster), "yard/agent")

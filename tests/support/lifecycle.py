@@ -82,8 +82,8 @@ class Life:
         outbox = Outbox(self.clock, self.now)
         released = advance(self.attempt, self.nodes, outbox, grace_seconds=7.0)
         self.released += [allocation.allocation_id for allocation in released]
-        self.events += outbox.events
-        return [said(event) for event in outbox.events]
+        self.events += [each.event for each in outbox.events]
+        return [said(each.event) for each in outbox.events]
 
     @property
     def state(self) -> str:

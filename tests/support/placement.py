@@ -4,7 +4,7 @@ Events go through the real log; handlers and the cycle run in real units of work
 them the invariants are checked.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -146,15 +146,24 @@ class PoolDesk:
         self.hardware[name] = self.hardware[name].model_copy(update={"at": self.clock.now()} | change)
         await self.send(self.hardware[name], settle=settle)
 
-    async def place(self, name: str, *, settle: bool = True, **spec: Any) -> None:
+    async def place(
+        self, name: str, *, settle: bool = True, trace: Mapping[str, str] | None = None, **spec: Any
+    ) -> None:
         """Each is a second younger than the one before; `age` says otherwise."""
         self.ages += 1
-        await self.send(place_request(name, age=spec.pop("age", self.ages), **spec), settle=settle)
+        await self.send(place_request(name, age=spec.pop("age", self.ages), **spec), settle=settle, trace=trace)
 
-    async def stop(self, name: str, reason: str = "cancelled", grace: float = 3.0, *, settle: bool = True) -> None:
+    async def stop(
+        self,
+        name: str,
+        reason: str = "cancelled",
+        grace: float = 3.0,
+        *,
+        settle: bool = True,
+        trace: Mapping[str, str] | None = None,
+    ) -> None:
         await self.send(
-            types.StopAttempt(**_attempt(name), reason=reason, grace_seconds=grace),
-            settle=settle,
+            types.StopAttempt(**_attempt(name), reason=reason, grace_seconds=grace), settle=settle, trace=trace
         )
 
     async def withdraw(self, name: str, *, settle: bool = True) -> None:
@@ -202,10 +211,12 @@ class PoolDesk:
         [row] = await self.rows(f"SELECT node FROM placement.allocations WHERE allocation_id = '{allocation_id}'")
         return {"node": row["node"], "observed_at": self.clock.now(), "allocation_id": allocation_id}
 
-    async def send(self, *events: EventModel, settle: bool = True) -> None:
+    async def send(self, *events: EventModel, settle: bool = True, trace: Mapping[str, str] | None = None) -> None:
         now = self.clock.now()
         ids = self.runtime.ids
-        await self.runtime.bus.publish([wrap(e, event_id=ids.new("evt"), source="tests", time=now) for e in events])
+        await self.runtime.bus.publish(
+            [wrap(e, event_id=ids.new("evt"), source="tests", time=now, trace=trace) for e in events]
+        )
         if settle:
             await self.settle()
 

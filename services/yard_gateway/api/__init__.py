@@ -12,6 +12,8 @@ from yard_domain.errors import Retryable
 from yard_gateway.api import access, fleet, jobs, streams, system
 from yard_gateway.api.described import DESCRIPTION, schemas
 from yard_gateway.api.parts import Parts
+from yard_obs.http_server import ObservedHttp
+from yard_obs.metrics import Metrics
 from yard_runtime.http import Problem, install_problem_handlers
 
 VERSION = "1"
@@ -40,7 +42,7 @@ class _SecurityHeaders:
         await self._app(scope, receive, with_headers)
 
 
-def create_app(parts: Parts | None = None) -> FastAPI:
+def create_app(parts: Parts | None = None, metrics: Metrics | None = None) -> FastAPI:
     """The public application. Without parts it only describes itself: `create_app().openapi()`."""
     app = FastAPI(title="gpuyard", version=VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.parts = parts
@@ -48,6 +50,8 @@ def create_app(parts: Parts | None = None) -> FastAPI:
     app.add_exception_handler(Retryable, _database_away)
     app.add_exception_handler(Exception, _failed)
     app.add_middleware(_SecurityHeaders)
+    if metrics is not None:
+        app.add_middleware(ObservedHttp, metrics=metrics, service="gateway")
     for module in (jobs, streams, fleet, access, system):
         app.include_router(module.router)
     app.openapi = lambda: _describe(app)  # type: ignore[method-assign]

@@ -18,6 +18,8 @@ from yard_gateway.principals import Principal, Role
 from yard_gateway.read_model import JobFilter
 from yard_gateway.request_body import parse, read_body, reader_for, validate
 from yard_gateway.submissions import Accepted, KeyReused, Submission
+from yard_obs.catalogue import JOB_ID
+from yard_obs.tracing import annotate, current_trace
 from yard_runtime.http import Problem
 
 router = APIRouter(tags=["jobs"])
@@ -48,12 +50,13 @@ async def submit(request: Request, principal: Caller) -> Response:
     await parts.directory.require_queue(document.queue)
     canonical = document.model_dump_json(exclude_none=True).encode()
     try:
-        accepted = await parts.batcher.submit(Submission(document, canonical, principal.name, key))
+        accepted = await parts.batcher.submit(Submission(document, canonical, principal.name, key, current_trace()))
     except KeyReused:
         message = "stands for another job document; use a new key for a new job"
         raise Problem(
             409, "Conflict", f"Idempotency-Key {message}.", errors=[{"field": "Idempotency-Key", "message": message}]
         ) from None
+    annotate({JOB_ID: accepted.job_id})
     return await _accepted_response(parts, principal, accepted, document, canonical)
 
 
@@ -143,6 +146,7 @@ async def _cancel(parts: Parts, principal: Principal, job_id: str) -> Response:
     principal.require(*WRITERS)
     if row.state in TERMINAL_JOB_STATES:
         raise Problem(409, "Conflict", f"The job has already ended: it is {row.state}.", state=row.state)
+    annotate({JOB_ID: job_id})
     async with parts.store.unit_of_work() as uow:
         uow.emit(CancelJob(job_id=job_id, project_id=row.project, requested_by=principal.name))
     return Response(read_model.job_json(row, full=True), 202, media_type=JSON)

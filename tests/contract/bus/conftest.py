@@ -7,20 +7,26 @@ from pathlib import Path
 import pytest
 
 from support.bus_harness import BusHarness, PostgresHarness
-from support.contract import MANY, ONE, OUT, contract_store
+from support.contract import ALL, contract_store
+from support.kafka_harness import KafkaHarness, kafka_runtimes
 from yard_runtime.service import Runtime
 from yard_store.unit_of_work import Store
 
 
-@pytest.fixture(params=["postgres"])
+@pytest.fixture(params=["postgres", "kafka"])
 async def bus_harness(
     request: pytest.FixtureRequest, runtime: Runtime, second_runtime: Runtime
 ) -> AsyncIterator[BusHarness]:
-    harnesses = {"postgres": PostgresHarness}
     with tempfile.TemporaryDirectory(prefix="yard-") as folder:  # short: a unix socket's path has 107 bytes
-        harness: BusHarness = harnesses[request.param](runtime, second_runtime, Path(folder))
-        await harness.ensure_topics([ONE, MANY, OUT])
-        yield harness
+        if request.param == "postgres":
+            embedded = PostgresHarness(runtime, second_runtime, Path(folder))
+            await embedded.ensure_topics(ALL)
+            yield embedded
+            return
+        async with kafka_runtimes(request.getfixturevalue("kafka"), runtime, second_runtime) as (first, second):
+            harness = KafkaHarness(first, second, Path(folder))
+            await harness.ensure_topics(ALL)
+            yield harness
 
 
 @pytest.fixture

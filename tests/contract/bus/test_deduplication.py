@@ -24,7 +24,7 @@ async def test_a_double_has_no_second_effect(bus_harness: BusHarness, store: Sto
     async with consuming(store, bus, {ONE.name: recorder}, limit=limit):
         await recorder.until(4)
     assert [n for _, n in await effects(store)] == [1, 2, 3, 4]
-    assert await answers(bus, 4) == [1, 2, 3, 4]
+    assert await answers(bus_harness, 4) == [1, 2, 3, 4]
 
 
 async def test_a_double_after_a_restart_has_no_second_effect(

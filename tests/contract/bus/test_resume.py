@@ -71,7 +71,7 @@ async def test_a_crash_before_the_commit_leaves_nothing_and_the_next_one_does_it
         await recorder.until(2)
     assert recorder.committed == [2]
     assert await effects(store) == [("a", 0), ("a", 1), ("a", 2)]
-    assert await answers(bus, 3) == [0, 1, 2]
+    assert await answers(bus_harness, 3) == [0, 1, 2]
 
 
 async def test_a_crash_after_the_commit_repeats_nothing(
@@ -87,7 +87,7 @@ async def test_a_crash_after_the_commit_repeats_nothing(
     async with consuming(second_store, bus_harness.second.bus, {ONE.name: recorder}):
         await recorder.until(1)
     assert recorder.committed == [1]
-    assert await answers(bus, 2) == [0, 1]
+    assert await answers(bus_harness, 2) == [0, 1]
 
 
 @pytest.mark.parametrize("already_consumed", [0, 1])
@@ -121,7 +121,7 @@ async def test_a_second_consumer_at_the_old_position_is_fenced_and_its_effects_a
         assert await ended_by(one if one.done() else two) == {Fenced}
         await until(lambda: 5 in slow.committed + quick.committed, "the other one commits")
     assert [n for _, n in await effects(store)] == [*range(already_consumed), 5]
-    assert await answers(bus, already_consumed + 1) == [*range(already_consumed), 5]
+    assert await answers(bus_harness, already_consumed + 1) == [*range(already_consumed), 5]
 
 
 async def test_a_consumer_that_retries_does_not_adopt_the_position_of_another(
@@ -177,7 +177,7 @@ async def test_a_connection_lost_at_the_commit_has_its_effect_exactly_once(
         task.cancel()
         await asyncio.wait([task])
     assert [n for _, n in await effects(store)] == [0, 1, 2]
-    assert await answers(bus, 3) == [0, 1, 2]
+    assert await answers(bus_harness, 3) == [0, 1, 2]
     assert await stored_offset(store) == 3
 
 
@@ -212,7 +212,7 @@ async def test_a_connection_lost_before_the_commit_is_tried_again_in_place(
         assert not task.done()
     assert killed
     assert [n for _, n in await effects(store)] == [0, 1]
-    assert await answers(bus, 2) == [0, 1]
+    assert await answers(bus_harness, 2) == [0, 1]
 
 
 async def test_dead_connections_of_the_pool_do_not_stop_a_consumer(

@@ -82,10 +82,19 @@ async def test_nodes_over_http(desk: PoolDesk) -> None:
     assert (used["cpus_used"], used["memory_used_bytes"]) == (2.0, GIB)
 
 
+_UNDO_LATER_MIGRATIONS = (
+    "ALTER TABLE placement.attempts DROP COLUMN trace, DROP COLUMN correlation_id, DROP COLUMN stop_trace",
+    "DROP TABLE placement.outbox, placement.published",
+    "ALTER TABLE placement.parked DROP COLUMN retry_requested_at",
+)
+
+
 async def test_the_second_migration_fills_what_the_first_did_not_have(desk: PoolDesk) -> None:
     await desk.node("n1")
     await desk.place("x")
     async with desk.runtime.engine.begin() as connection:
+        for statement in _UNDO_LATER_MIGRATIONS:
+            await connection.execute(sa.text(statement))
         for column in ("boot_id", "agent_offset", "inventory_offset"):
             await connection.execute(sa.text(f"ALTER TABLE placement.nodes DROP COLUMN {column}"))
         await connection.execute(sa.text("ALTER TABLE placement.attempts DROP COLUMN pending_since"))

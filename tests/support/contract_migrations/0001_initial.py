@@ -2,7 +2,7 @@
 
 from alembic import op
 
-from yard_store.common_schema import create_common_tables
+from yard_store.common_schema import create_common_tables, create_outbox
 
 revision = "0001"
 down_revision = None
@@ -10,4 +10,5 @@ down_revision = None
 
 def upgrade() -> None:
     create_common_tables(op, "contract")
+    create_outbox(op, "contract")
     op.execute("CREATE TABLE contract.effects (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, key text, n int)")

@@ -134,7 +134,7 @@ def test_any_sequence_keeps_the_rules_and_doubles_change_nothing(steps: list[tup
     assert once == doubled
     assert out_once.events == out_doubled.events
     assert out_once.timers == out_doubled.timers
-    states = [JobState.ADMITTED, *(JobState(e.state) for e, _ in out_once.events if isinstance(e, JobFact))]
+    states = [JobState.ADMITTED, *(JobState(s.event.state) for s in out_once.events if isinstance(s.event, JobFact))]
     assert all(may_become(old, new) for old, new in pairwise(states)), states
 
 

@@ -41,7 +41,8 @@ def test_an_attempt_that_still_waits_ends_and_says_so(facts: dict[str, object], 
     outbox = Outbox(LedgerClock(NOW), NOW)
     waiting = attempt(**facts)
     assert advance(waiting, {}, outbox, 10.0) == []
-    assert [(type(e), e.outcome, e.reason) for e in outbox.events if isinstance(e, AttemptExited)] == [
+    events = [said.event for said in outbox.events]
+    assert [(type(e), e.outcome, e.reason) for e in events if isinstance(e, AttemptExited)] == [
         (AttemptExited, "stopped", reason)
     ]
     assert waiting.state == "ended"

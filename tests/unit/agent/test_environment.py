@@ -1,5 +1,7 @@
 """What a task finds in its environment."""
 
+import pytest
+
 from yard_agent.environment import task_environment
 from yard_events.job_document import RunDocument
 from yard_events.types import TaskWork
@@ -72,3 +74,31 @@ def test_without_a_rendezvous_its_variables_are_absent() -> None:
     assert "MASTER_ADDR" not in found
     assert "MASTER_PORT" not in found
     assert found["CUDA_VISIBLE_DEVICES"] == "", "set, though empty: an absent one would show every device"
+
+
+TRACE = {"traceparent": "00-a-b-01", "tracestate": "v=1"}
+
+
+@pytest.mark.parametrize(
+    ("own", "found"),
+    [
+        ({}, {"TRACEPARENT": "00-a-b-01", "TRACESTATE": "v=1"}),
+        ({"TRACEPARENT": "mine"}, {"TRACEPARENT": "mine"}),
+        ({"TRACEPARENT": "mine", "TRACESTATE": "m=1"}, {"TRACEPARENT": "mine", "TRACESTATE": "m=1"}),
+        ({"TRACESTATE": "m=1"}, {"TRACEPARENT": "00-a-b-01", "TRACESTATE": "m=1"}),
+    ],
+)
+def test_the_trace_is_given_unless_the_job_says_its_own(own: dict[str, str], found: dict[str, str]) -> None:
+    made = task_environment(
+        work=work(run=RunDocument(command=["true"], env=own)),
+        allocation_id="a",
+        node="n1",
+        visible_devices="",
+        base={"TRACEPARENT": "the agent's own"},
+        trace=TRACE,
+    )
+    assert {name: value for name, value in made.items() if name.startswith("TRACE")} == found
+
+
+def test_without_a_trace_nothing_is_said_of_one() -> None:
+    assert not [name for name in environment({"TRACEPARENT": "the agent's own"}) if name.startswith("TRACE")]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from yard_agent.journal import Journal, JournalInUse, JournalUnusable, Position
-from yard_agent.journal_schema import FIRST
+from yard_agent.journal_schema import FIRST, SECOND
 from yard_events.base import unwrap
 from yard_events.job_document import RunDocument
 from yard_events.types import TaskStarted, TaskWork
@@ -236,6 +236,37 @@ def test_a_journal_of_the_first_version_is_read(path: Path) -> None:
     with Journal(path, new_journal_id="new") as journal:
         assert journal.journal_id == "old"
         assert [(a.allocation_id, a.stop_reason) for a in journal.live_allocations()] == [("a", None)]
+
+
+def test_a_journal_of_the_second_version_goes_on_with_traces(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        for statement in [*FIRST.split(";\n"), *SECOND.split(";\n")]:
+            db.execute(statement)
+        db.execute("INSERT INTO meta VALUES ('journal_id', 'old')")
+        db.execute("INSERT INTO allocations (allocation_id, command_seq, state) VALUES ('a', 1, 'starting')")
+        db.execute("PRAGMA user_version = 2")
+    db.close()
+    with Journal(path, new_journal_id="new") as journal:
+        [known] = journal.live_allocations()
+        assert (known.trace, known.correlation_id, known.started_at) == (None, None, None)
+        with journal.transaction():
+            journal.record_started("a", "running", NOW, {"traceparent": "t"})
+    with Journal(path, new_journal_id="new") as journal:
+        [known] = journal.live_allocations()
+        assert (known.state, known.trace, known.started_at) == ("running", {"traceparent": "t"}, NOW)
+
+
+def test_the_trace_of_the_last_command_counts_until_the_task_is_started(journal: Journal, path: Path) -> None:
+    with journal.transaction():
+        journal.record_command("a", 1, state="prepared", trace={"traceparent": "prepare"}, correlation_id="c")
+        journal.record_command("a", 2, state="starting", trace={"traceparent": "start"})
+        journal.record_command("b", 1, state="starting", trace={"traceparent": "start"})
+        journal.record_started("b", "running", NOW, None)
+    with journal.transaction():
+        journal.record_command("b", 2, state="stopping")
+    with reopened(journal, path) as again:
+        found = [(a.trace, a.correlation_id, a.started_at) for a in again.live_allocations()]
+    assert found == [({"traceparent": "start"}, "c", None), ({"traceparent": "start"}, None, NOW)]
 
 
 def test_a_journal_of_a_newer_version_is_refused(journal: Journal, path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from yard_agent.journal import Journal
+from yard_agent.journal_rows import JournaledAllocation
 from yard_agent.keeper_client import KeeperUnavailable, TaskLaunch, TaskState, TaskStatus
 from yard_agent.phases import Phase
 from yard_agent.simulated_driver import SimulatedDriver
@@ -16,6 +17,7 @@ from yard_agent.simulated_executor import SimulatedExecutor
 from yard_agent.task_control import TaskControl
 from yard_agent.task_facts import TaskFacts
 from yard_agent.task_files import TaskFiles
+from yard_agent.task_traces import TaskTraces
 from yard_domain.errors import Permanent
 from yard_domain.reasons import Reason
 from yard_events.base import EventModel
@@ -80,6 +82,7 @@ class Bench:
         self.driver = SimulatedDriver("2xH100-80GB", "n1", lambda uuid: self.holders.get(uuid, ()))
         self.uuid = self.driver.devices()[0].uuid
         self.files = TaskFiles(folder)
+        self.traces = TaskTraces("n1")
         self.facts = TaskFacts(
             node="n1",
             journal=journal,
@@ -88,9 +91,13 @@ class Bench:
             empty_check_seconds=0.01,
             max_output_bytes=1000,
             spool=Silent(),
-            tell=self.told.append,
+            tell=self._hear,
+            traces=self.traces,
             holders=self.holders,
         )
+
+    def _hear(self, event: EventModel, allocation: JournaledAllocation | None = None) -> None:
+        self.told.append(event)
 
     @asynccontextmanager
     async def controlled(self, executor: BusyExecutor) -> AsyncIterator[TaskControl]:
@@ -101,6 +108,7 @@ class Bench:
             executor=executor,
             files=self.files,
             facts=self.facts,
+            traces=self.traces,
             clock=self.clock,
             environment={},
         )
