@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env up down test lint format types imports kafka unit contract service e2e lock clean
+.PHONY: help env up down test lint format types imports schemas schemas-check schemas-release kafka unit contract service e2e lock clean
 
 help: ## this list
-	@grep -hE '^[a-z0-9 ]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-26s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9 -]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-26s %s\n", $$1, $$2}'
 
 env: $(VENV)/.installed ## the Python environment, from the pinned and hashed lock
 
@@ -27,7 +27,7 @@ up: env ## start everything on this machine; ARGS="--data-dir D --http 127.0.0.1
 down: env ## stop everything that `make up` started, tasks included
 	@exec $(BIN)/yard down $(ARGS)
 
-test: lint types imports kafka unit contract service e2e ## everything: lint, types, import rules, all tests
+test: lint types imports schemas-check kafka unit contract service e2e ## everything: lint, types, import rules, all tests
 
 lint: env ## ruff, format included
 	$(BIN)/ruff check .
@@ -42,6 +42,15 @@ types: env ## pyright, strict on libs/
 
 imports: env ## the import rule between packages
 	$(BIN)/lint-imports
+
+schemas: env ## write schemas/ anew: JSON Schema, AsyncAPI, OpenAPI and golden events, from the code
+	$(BIN)/python -m yard_allinone.schemas write
+
+schemas-check: env ## is schemas/ what the code says, and does nothing break what was released?
+	$(BIN)/python -m yard_allinone.schemas check
+
+schemas-release: env ## hold later versions to what schemas/ says now
+	$(BIN)/python -m yard_allinone.schemas release
 
 kafka: env ## fetch the Kafka that the tests run (into .cache/, once)
 	@cd tests && ../$(BIN)/python -m support.kafka_cluster

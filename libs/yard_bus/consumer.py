@@ -8,6 +8,7 @@ sequences are read from the database, where the outcome is known.
 """
 
 import asyncio
+import time
 from collections.abc import Collection, Mapping, Sequence
 
 import structlog
@@ -26,6 +27,7 @@ from yard_bus.received import (
 )
 from yard_bus.retries import Retries
 from yard_domain.errors import Conflict, Fenced, Permanent, Retryable
+from yard_obs.catalogue import BATCH_SIZE, HANDLER_DURATION
 from yard_store.database_errors import OutcomeUnknown
 from yard_store.unit_of_work import Ownership, Store, UnitOfWork
 
@@ -183,6 +185,7 @@ class _PartitionLoop:
             delay = min(delay * 2, self._settings.backoff_limit_seconds)
 
     async def _transaction(self, records: Sequence[Record]) -> None:
+        began = time.perf_counter()
         async with self._store.unit_of_work() as uow:
             last = records[-1].following
             await self._advance(uow, last)
@@ -197,6 +200,12 @@ class _PartitionLoop:
             await self._seen.save(uow.connection)
         self._position = last
         self._seen.saved()
+        self._handled(len(records), time.perf_counter() - began)
+
+    def _handled(self, count: int, seconds: float) -> None:
+        labels = {"service": self._store.schema, "topic": self._ref.topic}
+        self._store.metrics.histogram(BATCH_SIZE).record(count, **labels)
+        self._store.metrics.histogram(HANDLER_DURATION).record(seconds, **labels)
 
     async def _advance(self, uow: UnitOfWork, last: int) -> None:
         ref = self._ref

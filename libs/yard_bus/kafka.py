@@ -116,7 +116,7 @@ class KafkaBus:
     @asynccontextmanager
     async def session(self, group: str | None, topics: Sequence[str]) -> AsyncGenerator[KafkaSession]:
         """Raises Retryable when the brokers are away or a topic does not exist."""
-        assignor = SingleActiveAssignor()
+        assignor = SingleActiveAssignor(joined_at=self._now_ms())
         consumer: Any = AIOKafkaConsumer(**self._consumer_arguments(group, assignor))
         session: KafkaSession | None = None
         watching: asyncio.Task[None] | None = None
@@ -130,7 +130,7 @@ class KafkaBus:
                 consumer.assign([session.place(ref) for ref in session.everything()])
                 await session.offer(session.everything(), wait=False)
             else:
-                listener = Listener(session, assignor, lambda: int(self._clock.now().timestamp() * 1000))
+                listener = Listener(session, assignor, self._now_ms)
                 consumer.subscribe([self._options.prefix + name for name in topics], listener=listener)
             consumer._client.cluster.add_listener(session.metadata_changed)
             watching = asyncio.create_task(session.watch(group is not None), name="kafka session")
@@ -144,6 +144,9 @@ class KafkaBus:
                 await asyncio.gather(watching, return_exceptions=True)
             with suppress(KafkaError, OSError, asyncio.TimeoutError):
                 await consumer.stop()
+
+    def _now_ms(self) -> int:
+        return int(self._clock.now().timestamp() * 1000)
 
     def _consumer_arguments(self, group: str | None, assignor: SingleActiveAssignor) -> dict[str, Any]:
         return self._options.connection() | {

@@ -7,7 +7,9 @@ an instance that joins, or comes back after a restart, takes nothing away. See d
 # pyright: reportMissingTypeStubs=false, reportIncompatibleMethodOverride=false, reportAssignmentType=false
 # aiokafka comes without stubs.
 
+import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
@@ -17,21 +19,23 @@ _VERSION = 0
 
 
 class SingleActiveAssignor(AbstractPartitionAssignor):
-    """One per member; `active_since` (milliseconds, None as a standby) is what it tells the member that decides."""
+    """One per member. `joined_at` and `active_since` (milliseconds; None as a standby) are what it tells the member
+    that decides."""
 
     name = "yard-single-active"
 
-    def __init__(self) -> None:
+    def __init__(self, joined_at: int) -> None:
+        self.joined_at = joined_at
         self.active_since: int | None = None
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:  # type: ignore[override]
-        claim = b"" if self.active_since is None else str(self.active_since).encode()
-        return ConsumerProtocolMemberMetadata(_VERSION, sorted(topics), claim)
+        claim = Claim(self.joined_at, self.active_since)
+        return ConsumerProtocolMemberMetadata(_VERSION, sorted(topics), claim.encode())
 
     def assign(  # type: ignore[override]
         self, cluster: ClusterMetadata, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
-        chosen = choose({member: metadata.user_data for member, metadata in members.items()})
+        chosen = choose({member: Claim.decode(metadata.user_data) for member, metadata in members.items()})
         topics = sorted({topic for metadata in members.values() for topic in metadata.subscription})
         everything = [(topic, sorted(cluster.partitions_for_topic(topic) or ())) for topic in topics]
         return {
@@ -43,11 +47,32 @@ class SingleActiveAssignor(AbstractPartitionAssignor):
         """Nothing: the session learns of it from its listener."""
 
 
-def choose(claims: Mapping[str, bytes]) -> str:
-    """The member that claims to be active; of several (one was frozen and does not know yet) the newest; else any."""
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a member says of itself, in milliseconds since 1970 by its own clock."""
 
-    def rank(member: str) -> tuple[int, str]:
-        claim = claims[member] or b""
-        return (int(claim) if claim.isdigit() else -1, member)
+    joined_at: int
+    active_since: int | None
+
+    def encode(self) -> bytes:
+        return json.dumps([self.joined_at, self.active_since]).encode()
+
+    @classmethod
+    def decode(cls, text: bytes | None) -> "Claim":
+        """What cannot be read is from a member that knows nothing of claims: it comes last."""
+        try:
+            joined_at, active_since = json.loads(text or b"")
+            return cls(int(joined_at), None if active_since is None else int(active_since))
+        except (ValueError, TypeError):
+            return cls(2**62, None)
+
+
+def choose(claims: Mapping[str, Claim]) -> str:
+    """The member that is active; of several (one was frozen and does not know yet) the one that became it last. Where
+    none is, the one that has waited longest."""
+
+    def rank(member: str) -> tuple[int, int, str]:
+        claim = claims[member]
+        return (-1 if claim.active_since is None else claim.active_since, -claim.joined_at, member)
 
     return max(claims, key=rank)

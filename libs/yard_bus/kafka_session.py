@@ -178,8 +178,7 @@ class KafkaSession:
         """What aiokafka heard from the brokers may be about another topic of the same name."""
         self._checked_at = 0.0
 
-    def lag(self) -> dict[tuple[str, int], int]:
-        """Records that are committed to the log and not handed out yet, of the partitions that are read here."""
+    async def lag(self) -> dict[tuple[str, int], int]:
         found: dict[tuple[str, int], int] = {}
         for ref, consumed in self._consumed.items():
             place = self.place(ref)

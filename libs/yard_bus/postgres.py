@@ -54,6 +54,7 @@ SELECT log_offset, key, type, headers, value FROM yard_bus.log
 WHERE topic_id = $1 AND partition = $2 AND log_offset >= $3 ORDER BY log_offset LIMIT $4
 """
 _BOUNDS = "SELECT first_offset, next_offset FROM yard_bus.partition WHERE topic_id = $1 AND partition = $2"
+_ENDS = sa.text("SELECT topic_id, partition, next_offset FROM yard_bus.partition")
 _TOPICS = sa.text("SELECT topic_id, name, partitions, incarnation FROM yard_bus.topic ORDER BY topic_id")
 
 
@@ -184,6 +185,7 @@ class PostgresSession:
             for number in range(topic.partitions)
         )
         self._waiting: dict[tuple[int, int], set[asyncio.Event]] = defaultdict(set)
+        self._consumed: dict[PartitionRef, int] = {}
         self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def on_notify(self, _connection: Any, _pid: int, _channel: str, payload: object) -> None:
@@ -209,6 +211,7 @@ class PostgresSession:
 
     async def read(self, ref: PartitionRef, offset: int | None, limit: int) -> list[Record]:
         place = (self._topic_ids[ref.topic], ref.partition)
+        self._consumed[ref] = offset or 0
         waiter = asyncio.Event()
         self._waiting[place].add(waiter)
         try:
@@ -222,6 +225,18 @@ class PostgresSession:
             raise Retryable(self._over.result())
         finally:
             self._waiting[place].discard(waiter)
+
+    async def lag(self) -> dict[tuple[str, int], int]:
+        with database_errors():
+            async with self._engine.connect() as connection:
+                found = await connection.execute(_ENDS)
+                ends = {(row.topic_id, row.partition): row.next_offset for row in found}
+        places = {ref: (self._topic_ids[ref.topic], ref.partition) for ref in self._consumed}
+        return {
+            (ref.topic, ref.partition): max(ends[places[ref]] - consumed, 0)
+            for ref, consumed in self._consumed.items()
+            if places[ref] in ends
+        }
 
     async def _fetch(self, ref: PartitionRef, place: tuple[int, int], offset: int | None, limit: int) -> list[Record]:
         with database_errors():

@@ -60,6 +60,10 @@ class Session(Protocol):
         OffsetGone."""
         ...
 
+    async def lag(self) -> dict[tuple[str, int], int]:
+        """(topic, partition) → records that are in the log and were not handed out yet, of what is read here."""
+        ...
+
 
 class Bus(Protocol):
     """`shared`: several instances of a service write to its tables at once, so they must wake one another."""

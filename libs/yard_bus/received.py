@@ -5,14 +5,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from opentelemetry import trace
 from opentelemetry.trace import SpanKind
 
 from yard_bus.protocol import Record
 from yard_domain.errors import Permanent
 from yard_events.base import EventModel, unwrap
 from yard_events.envelope import Envelope, from_headers
-from yard_obs.tracing import link_to, span
+from yard_obs.tracing import link_to, recording, span
 from yard_store.unit_of_work import UnitOfWork
 
 _LINKS = 128
@@ -53,7 +52,7 @@ def receive(record: Record) -> Received:
 
 def processing(group: str, batch: Sequence[Received]) -> AbstractContextManager[Any]:
     """The span `process T` of a batch: child of the sender's when there is one record, linked to all senders' else."""
-    if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+    if not recording():
         return nullcontext()
     first = batch[0]
     ref = first.record.ref

@@ -8,10 +8,12 @@ same rows go out again under the same numbers, and readers drop what is not abov
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
 import structlog
@@ -20,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from yard_bus.kafka_errors import kafka_errors
 from yard_domain.errors import Fenced, Retryable
 from yard_events.partitioner import partition_for
+from yard_obs.catalogue import PUBLISH_DURATION, RELAY_EVENTS
 from yard_store.bulk import bulk_delete, bulk_insert, bulk_update
 from yard_store.database_errors import database_errors
 from yard_store.unit_of_work import EVENT_NEWS, Ownership, Store
@@ -28,6 +31,9 @@ _log = structlog.get_logger("yard.relay")
 
 _BACKOFF_FIRST_SECONDS = 0.05
 _BACKOFF_LIMIT_SECONDS = 2.0
+_FINISH_SECONDS = 2.0
+
+T = TypeVar("T")
 
 
 class TransactionalProducer(Protocol):
@@ -105,18 +111,21 @@ class Relay:
             pending = await self._numbered(connection)
         self._producer = await self._make_producer()
         while True:
-            if pending:
-                await self._publish(pending)
-                if self.away is not None:
-                    _log.info("events go out again", schema=self._store.schema)
-                    self.away = None
-            self._wake.clear()
-            async with self._transaction(ownership) as connection:
-                await bulk_delete(connection, self._store.tables.outbox, [{"id": row.id} for row in pending])
-                # More than a batch can have numbers after a failure: those go first.
-                pending = await self._numbered(connection) or await self._number(connection)
+            pending = await _finishing(self._round(ownership, pending))
             if not pending:
                 await self._wake.wait()
+
+    async def _round(self, ownership: Ownership, pending: list[Numbered]) -> list[Numbered]:
+        """Publish what has numbers, strike it, number what comes next."""
+        if pending:
+            await self._publish(pending)
+            if self.away is not None:
+                _log.info("events go out again", schema=self._store.schema)
+                self.away = None
+        self._wake.clear()
+        async with self._transaction(ownership) as connection:
+            await bulk_delete(connection, self._store.tables.outbox, [{"id": row.id} for row in pending])
+            return await self._number(connection)
 
     @asynccontextmanager
     async def _transaction(self, ownership: Ownership) -> AsyncGenerator[AsyncConnection]:
@@ -171,6 +180,7 @@ class Relay:
     async def _publish(self, rows: Sequence[Numbered]) -> None:
         """All or none becomes visible. Raises Retryable: what happened is unknown, the same rows go out again."""
         assert self._producer is not None
+        began = time.perf_counter()
         with kafka_errors(f"publishing {len(rows)} events of {self._store.schema}"):
             async with self._producer.transaction():
                 sent = [
@@ -184,6 +194,10 @@ class Relay:
                     for row in rows
                 ]
                 await asyncio.gather(*sent)
+        metrics, schema = self._store.metrics, self._store.schema
+        metrics.histogram(PUBLISH_DURATION).record(time.perf_counter() - began, service=schema)
+        for topic, count in Counter(row.topic for row in rows).items():
+            metrics.counter(RELAY_EVENTS).add(count, service=schema, topic=topic)
 
     async def _drop_producer(self) -> None:
         producer, self._producer = self._producer, None
@@ -193,6 +207,22 @@ class Relay:
                     await producer.stop()
             except Retryable as error:
                 _log.debug("the producer ended badly", error=str(error))
+
+
+async def _finishing(work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`; when cancelled, let it come to its end first, within reason: what is published and not
+    struck goes out again, which readers without our deduplication would see."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task], timeout=_FINISH_SECONDS)
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # looked at: the cancellation is what counts
+        raise
 
 
 def _row(row: Any, partition: int, publish_seq: int) -> Numbered:

@@ -13,6 +13,11 @@ MAX_VALUE_BYTES = 2**20
 MAX_PUBLISH_SEQ = 2**63 - 1
 
 
+def data_schema(event_type: str) -> str:
+    """The `$id` of a type's JSON Schema, a URI as CloudEvents wants it; after `urn:gpuyard:` stands the file's path."""
+    return f"urn:gpuyard:schemas/events/{event_type}.json"
+
+
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """One event as it travels: routing, context attributes, and the value's bytes.
@@ -44,7 +49,7 @@ class Envelope:
             "ce_type": self.type,
             "ce_subject": self.subject,
             "ce_time": self.time.isoformat(),
-            "ce_dataschema": f"schemas/{self.type}.json",
+            "ce_dataschema": data_schema(self.type),
             "content-type": CONTENT_TYPE,
         }
         if self.correlation_id is not None:

@@ -1,7 +1,7 @@
 """Fields that many events share, with the words that integrators read in `schemas/`.
 
-Codes (states, outcomes, reasons) are open text in events: a later version may add one, and a reader that meets a code it
-does not know shows it as it is.
+Codes (states, outcomes, reasons) are open text in events: a later version may add one, and a reader that meets a code
+it does not know shows it as it is.
 """
 
 from typing import Annotated
@@ -24,10 +24,9 @@ Caller = Annotated[str, Field(description="The name of the caller's token.")]
 JobStateCode = Annotated[str, Field(description=f"State of the job from this event on: {_one_of(JobState)}.")]
 NodeStateCode = Annotated[str, Field(description=f"State of the node: {_one_of(NodeState)}.")]
 OutcomeCode = Annotated[str, Field(description=f"How it ended: {_one_of(Outcome)}.")]
-ReasonCode = Annotated[str, Field(description="Why, as a code; `yard_domain.reasons` has a sentence for each.")]
-MaybeReasonCode = Annotated[
-    str | None, Field(description="Why, as a code; `yard_domain.reasons` has a sentence for each.")
-]
+_REASON = "Why, as a code; `yard_domain.reasons` has a sentence for each."
+ReasonCode = Annotated[str, Field(description=_REASON)]
+MaybeReasonCode = Annotated[str | None, Field(description=_REASON)]
 Detail = Annotated[str | None, Field(description="Figures and names that belong to the reason, for people.")]
 ExitCode = Annotated[int | None, Field(description="What the command exited with; absent when a signal ended it.")]
 SignalNumber = Annotated[int | None, Field(description="The signal that ended it; absent when it exited.")]

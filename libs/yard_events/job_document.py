@@ -89,38 +89,58 @@ class _Section(BaseModel):
 class TasksDocument(_Section):
     """A gang of `count` equal tasks, each with `gpus` whole devices of one node."""
 
-    count: Annotated[StrictInt, Field(ge=1, le=MAX_TASKS)] = 1
-    gpus: Annotated[StrictInt, Field(ge=1, le=MAX_GPUS_PER_TASK)] = 1
-    gpu_models: Annotated[list[Model], Field(max_length=32)] = []
-    cpus: Cpus | None = None
-    memory: Memory | None = None
+    count: Annotated[StrictInt, Field(ge=1, le=MAX_TASKS, description="How many tasks; they start together.")] = 1
+    gpus: Annotated[StrictInt, Field(ge=1, le=MAX_GPUS_PER_TASK, description="Whole devices for each task.")] = 1
+    gpu_models: Annotated[
+        list[Model], Field(max_length=32, description="Models of devices that will do; none named: all.")
+    ] = []
+    cpus: Annotated[Cpus | None, Field(description="CPU cores for each task.")] = None
+    memory: Annotated[Memory | None, Field(description="Memory for each task, in bytes or as in 64GiB.")] = None
 
 
 class RunDocument(_Section):
-    command: Annotated[list[Argument], Field(min_length=1, max_length=4096), AfterValidator(_command)]
-    env: Annotated[dict[EnvName, Text], Field(max_length=512), AfterValidator(_env)] = {}
-    workdir: Workdir | None = None
+    """What each task runs."""
+
+    command: Annotated[
+        list[Argument],
+        Field(min_length=1, max_length=4096, description="The program and its arguments; no shell in between."),
+        AfterValidator(_command),
+    ]
+    env: Annotated[
+        dict[EnvName, Text],
+        Field(max_length=512, description="Environment variables; not for secrets."),
+        AfterValidator(_env),
+    ] = {}
+    workdir: Annotated[Workdir | None, Field(description="Folder on the node in which it starts.")] = None
 
 
 class LimitsDocument(_Section):
-    max_run_time: Duration | None = None
+    """What the job must not exceed."""
+
+    max_run_time: Annotated[
+        Duration | None, Field(description="Stop it after so long a run, in seconds or as in 1h30m.")
+    ] = None
 
 
 class RetryDocument(_Section):
-    max_attempts: Annotated[StrictInt, Field(ge=1, le=20)] = 1
+    """What happens when an attempt fails."""
+
+    max_attempts: Annotated[StrictInt, Field(ge=1, le=20, description="Attempts it has, the first included.")] = 1
 
 
 class JobDocument(_Section):
-    name: Name
-    project: Name = "default"
-    queue: Name = "default"
-    tier: job_spec.Tier = job_spec.Tier.TRAINING
-    priority: Annotated[StrictInt, Field(ge=-1000, le=1000)] = 0
+    """A job, as people write it."""
+
+    name: Annotated[Name, Field(description=f"What to call it; need not be unique: {NAME_RULE}.")]
+    project: Annotated[Name, Field(description="The project, which pays.")] = "default"
+    queue: Annotated[Name, Field(description="The queue that it waits in.")] = "default"
+    tier: Annotated[job_spec.Tier, Field(description="What kind of work it is.")] = job_spec.Tier.TRAINING
+    priority: Annotated[StrictInt, Field(ge=-1000, le=1000, description="Higher goes first in its queue.")] = 0
     tasks: TasksDocument = TasksDocument()
     run: RunDocument
     limits: LimitsDocument = LimitsDocument()
     retry: RetryDocument = RetryDocument()
-    labels: Annotated[dict[Name, Label], Field(max_length=64)] = {}
+    labels: Annotated[dict[Name, Label], Field(max_length=64, description="To find it by.")] = {}
 
     def to_spec(self) -> job_spec.JobSpec:
         """The domain's value of this document."""

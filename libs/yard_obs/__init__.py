@@ -1,1 +1,1 @@
-"""Logs now; traces, metrics and their catalogue with the event pipeline."""
+"""How gpuyard is observed: logs, traces, metrics, and the catalogue of their names."""

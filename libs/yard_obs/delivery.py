@@ -4,22 +4,29 @@ Imported only where an endpoint is configured; gRPC, which takes some 10 MiB, on
 """
 
 import logging
+import os
 import re
 from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
 import structlog
-from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, MetricsData
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.metrics.export import (
+    MetricExporter,
+    MetricExportResult,
+    MetricReader,
+    MetricsData,
+    PeriodicExportingMetricReader,
+)
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
-from yard_obs.otlp_settings import Protocol, Target
+from yard_obs.otlp_settings import OtelSettings, Protocol, Target
 
 _log = structlog.get_logger("yard.telemetry")
 
-_OF_DELIVERY = ("opentelemetry.exporter", "opentelemetry.sdk._shared_internal")
-"""Loggers that repeat themselves for as long as a collector is away."""
+_OF_DELIVERY = "opentelemetry.exporter"
+"""Its loggers repeat themselves for as long as a collector is away."""
 _REASON_LIMIT = 300
 
 
@@ -31,14 +38,18 @@ class LibraryLog(logging.Handler):
         self._secrets = secrets
         self._last_words = ""
         self._library = logging.getLogger("opentelemetry")
+        # It tells of every span that finds the queue full: in an outage that costs more than recording the span.
+        self._queue = logging.getLogger("opentelemetry.sdk._shared_internal")
 
     def attach(self) -> None:
         self._library.addHandler(self)
         self._library.propagate = False
+        self._queue.setLevel(logging.CRITICAL)
 
     def detach(self) -> None:
         self._library.removeHandler(self)
         self._library.propagate = True
+        self._queue.setLevel(logging.NOTSET)
 
     def emit(self, record: logging.LogRecord) -> None:
         text = self._without_secrets(record.getMessage())
@@ -88,6 +99,49 @@ class Deliveries:
             _log.info("telemetry is delivered again", collector=target.address, lost_spans_at_least=lost)
 
 
+class Exports:
+    """What a process sends: made from its settings, given up when it must end, closed when all is sent."""
+
+    def __init__(self, settings: OtelSettings) -> None:
+        self._settings = settings
+        self._log = LibraryLog(settings.secrets())
+        self._log.attach()
+        self._deliveries = Deliveries(self._log.last_words)
+        self._exporters: list[SpanExporter | MetricExporter] = []
+
+    def span_processor(self) -> SpanProcessor | None:
+        """Queues spans and sends them in batches; None when traces go nowhere."""
+        target = self._settings.traces
+        if target is None:
+            return None
+        exporter = span_exporter(target)
+        self._exporters.append(exporter)
+        return BatchSpanProcessor(
+            WatchedSpanExporter(exporter, target, self._deliveries),
+            max_queue_size=self._settings.queue_spans,
+            schedule_delay_millis=self._settings.span_delay_ms,
+            max_export_batch_size=self._settings.batch_spans,
+        )
+
+    def metric_reader(self) -> MetricReader | None:
+        """Sends all metrics in intervals; None when they go nowhere."""
+        target = self._settings.metrics
+        if target is None:
+            return None
+        exporter = metric_exporter(target)
+        self._exporters.append(exporter)
+        watched = WatchedMetricExporter(exporter, target, self._deliveries)
+        return PeriodicExportingMetricReader(watched, self._settings.metric_interval_ms)
+
+    def give_up(self) -> None:
+        """Break off what is being tried; what comes after fails at once."""
+        for exporter in self._exporters:
+            exporter.shutdown()  # pyright: ignore[reportUnknownMemberType]
+
+    def close(self) -> None:
+        self._log.detach()
+
+
 class WatchedSpanExporter(SpanExporter):
     def __init__(self, inner: SpanExporter, target: Target, deliveries: Deliveries) -> None:
         self._inner = inner
@@ -135,6 +189,7 @@ def span_exporter(target: Target) -> SpanExporter:
     """TLS files, compression and the like are read from the environment by the exporters themselves."""
     headers, timeout = dict(target.headers), target.timeout_seconds
     if target.protocol is Protocol.GRPC:
+        _quiet_grpc()
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as Grpc
 
         return Grpc(endpoint=target.endpoint, headers=headers, timeout=timeout)
@@ -147,9 +202,15 @@ def metric_exporter(target: Target) -> MetricExporter:
     """As `span_exporter`."""
     headers, timeout = dict(target.headers), target.timeout_seconds
     if target.protocol is Protocol.GRPC:
+        _quiet_grpc()
         from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as Grpc
 
         return Grpc(endpoint=target.endpoint, headers=headers, timeout=timeout)
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as Http
 
     return Http(endpoint=target.endpoint, headers=headers, timeout=timeout)
+
+
+def _quiet_grpc() -> None:
+    """gRPC's core writes to stderr past every logger, a line for each connection that a collector ends."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -4,19 +4,19 @@ Metrics are always there to be scraped; traces are recorded, and both are sent, 
 that serves waits for a collector: spans are queued and the newest kept, threads export, and shutting down has a limit.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from threading import Thread
+from threading import Lock, Thread
+from typing import TYPE_CHECKING
 
 import structlog
 from opentelemetry import trace
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider, TraceBasedExemplarFilter
-from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ParentBased, Sampler, TraceIdRatioBased
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -24,6 +24,10 @@ from prometheus_client.exposition import choose_encoder
 from yard_obs.metrics import Metrics
 from yard_obs.otlp_settings import OtelSettings, Sampling
 from yard_obs.service_tracers import ServiceTracerProvider
+from yard_obs.tracing import record_with
+
+if TYPE_CHECKING:
+    from yard_obs.delivery import Exports
 
 _log = structlog.get_logger("yard.telemetry")
 
@@ -40,49 +44,60 @@ class Telemetry:
     _registry: CollectorRegistry
     _meters: MeterProvider
     _spans: SpanProcessor | None = None
-    _at_the_end: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+    _exports: "Exports | None" = None
+    _shut: bool = False
+    _scraping: Lock = field(default_factory=Lock)
 
     def prometheus(self, accept: str = "") -> tuple[bytes, str]:
-        """All metrics as they are now, and their content type: OpenMetrics when the Accept header asks for it."""
+        """All metrics as they are now, and their content type: OpenMetrics when the Accept header asks for it.
+
+        Takes milliseconds, tens of them for a thousand series: call it in a thread.
+        """
         encoder, content_type = choose_encoder(accept)
-        return encoder(self._registry), content_type
+        with self._scraping:  # two at once would take parts of each other's collection
+            return encoder(self._registry), content_type
 
     def shutdown(self, timeout_seconds: float = 2.0) -> None:
-        """Send what is queued, for at most so long; the rest is lost, with a line in the log. Blocks."""
+        """Send what is queued, for at most so long; the rest is lost, with a line in the log. Blocks. Once."""
+        if self._shut:
+            return
+        self._shut = True
+        record_with(None)
         closing = Thread(target=self._close, name="closing telemetry", daemon=True)
         closing.start()
         closing.join(timeout_seconds)
         if closing.is_alive():
             _log.warning("telemetry was not delivered before the end", waited_seconds=timeout_seconds)
-        for undo in self._at_the_end:
-            undo()
+            if self._exports is not None:
+                self._exports.give_up()
 
     def _close(self) -> None:
         if self._spans is not None:
             self._spans.shutdown()
         self._meters.shutdown(timeout_millis=10_000)
+        if self._exports is not None:
+            self._exports.close()
 
 
 def configure_telemetry(service: str, instance: str, environ: Mapping[str, str]) -> Telemetry:
     """Once per process, before anything is recorded. `service`: the services of this process, separated by commas;
     `instance` names the process among its like.
 
-    Becomes OpenTelemetry's global tracer provider when there is somewhere to send spans. Raises InvalidField for an
-    OTEL_* variable that cannot work.
+    `yard_obs.tracing` records from then on, when there is somewhere to send spans. Raises InvalidField for an OTEL_*
+    variable that cannot work.
     """
     settings = OtelSettings.read(environ)
     resource = _resource(settings, service.split(","), instance)
     registry = CollectorRegistry()
     readers: list[MetricReader] = [PrometheusMetricReader(scope_info_enabled=False, registry=registry)]
-    spans: SpanProcessor | None = None
+    exports = _exports(settings)
+    spans = exports.span_processor() if exports is not None else None
+    if exports is not None and (reader := exports.metric_reader()) is not None:
+        readers.append(reader)
     tracers: trace.TracerProvider | None = None
-    at_the_end: list[Callable[[], None]] = []
-    if settings.traces is not None or settings.metrics is not None:
-        spans, sent_metrics = _exporting(settings, at_the_end)
-        readers += sent_metrics
     if spans is not None:
         tracers = _tracers(settings, resource, spans)
-        trace.set_tracer_provider(tracers)
+        record_with(tracers)
     meters = MeterProvider(
         readers,
         resource,
@@ -91,7 +106,16 @@ def configure_telemetry(service: str, instance: str, environ: Mapping[str, str])
         shutdown_on_exit=False,
     )
     metrics = Metrics(meters.get_meter("gpuyard"))
-    return Telemetry(metrics, tracers, registry, meters, spans, at_the_end)
+    return Telemetry(metrics, tracers, registry, meters, spans, exports)
+
+
+def _exports(settings: OtelSettings) -> "Exports | None":
+    if settings.traces is None and settings.metrics is None:
+        return None
+    # Here, because a process without an endpoint has no use for exporters and the memory that they take.
+    from yard_obs.delivery import Exports
+
+    return Exports(settings)
 
 
 def _resource(settings: OtelSettings, services: Sequence[str], instance: str) -> Resource:
@@ -111,34 +135,6 @@ def _resource(settings: OtelSettings, services: Sequence[str], instance: str) ->
 def service_name(service: str) -> str:
     """`service.name` of one of our services."""
     return f"{NAMESPACE}-{service}"
-
-
-def _exporting(
-    settings: OtelSettings, at_the_end: list[Callable[[], None]]
-) -> tuple[SpanProcessor | None, list[MetricReader]]:
-    # Here, because a process without an endpoint has no use for exporters and the memory that they take.
-    from yard_obs import delivery
-
-    library_log = delivery.LibraryLog(settings.secrets())
-    library_log.attach()
-    at_the_end.append(library_log.detach)
-    deliveries = delivery.Deliveries(library_log.last_words)
-    spans: SpanProcessor | None = None
-    readers: list[MetricReader] = []
-    if settings.traces is not None:
-        exporter = delivery.span_exporter(settings.traces)
-        spans = BatchSpanProcessor(
-            delivery.WatchedSpanExporter(exporter, settings.traces, deliveries),
-            max_queue_size=settings.queue_spans,
-            schedule_delay_millis=settings.span_delay_ms,
-            max_export_batch_size=settings.batch_spans,
-        )
-    if settings.metrics is not None:
-        watched = delivery.WatchedMetricExporter(
-            delivery.metric_exporter(settings.metrics), settings.metrics, deliveries
-        )
-        readers.append(PeriodicExportingMetricReader(watched, settings.metric_interval_ms))
-    return spans, readers
 
 
 def _tracers(settings: OtelSettings, resource: Resource, spans: SpanProcessor) -> ServiceTracerProvider:

@@ -13,7 +13,12 @@ import uvicorn
 from fastapi import Depends, FastAPI
 from fastapi.responses import JSONResponse
 
+from yard_obs.http_server import ObservedHttp
+from yard_obs.metrics import no_metrics
+from yard_obs.telemetry import Telemetry
+from yard_obs.tracing import acting_as
 from yard_runtime.http import install_problem_handlers, require_internal_token
+from yard_runtime.metrics_endpoint import metrics_route
 from yard_runtime.service import ReportsProblems, Service
 
 _log = structlog.get_logger("yard.host")
@@ -78,8 +83,19 @@ def server_for(app: FastAPI, listen: str, *, graceful_seconds: int = 2) -> Quiet
 class ServiceHost:
     """Runs services until SIGTERM or SIGINT; the first failure of one stops all, with its name and cause."""
 
-    def __init__(self, services: Sequence[Service], *, listen: str, internal_token: str) -> None:
+    def __init__(
+        self,
+        services: Sequence[Service],
+        *,
+        listen: str,
+        internal_token: str,
+        telemetry: Telemetry | None = None,
+        metrics_token: str = "",
+    ) -> None:
+        """`metrics_token` opens `/metrics` and nothing else; empty: only the internal token does."""
         self._services = services
+        self._telemetry = telemetry
+        self._metrics_token = metrics_token
         self._listen = listen
         self._token = internal_token
         self._ready: set[str] = set()
@@ -105,7 +121,8 @@ class ServiceHost:
 
     async def _run(self, service: Service) -> None:
         try:
-            await service.run(lambda: self._ready.add(service.name))
+            with acting_as(service.name):
+                await service.run(lambda: self._ready.add(service.name))
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -132,10 +149,14 @@ class ServiceHost:
             unwell = bool(waiting or problems)
             return JSONResponse({"waiting_for": waiting, "problems": problems}, 503 if unwell else 200)
 
+        telemetry = self._telemetry
+        if telemetry is not None:
+            app.include_router(metrics_route(telemetry, tokens=[self._token, self._metrics_token]))
         for service in self._services:
             api = service.api()
             if api is not None:
                 install_problem_handlers(api)
                 api.router.dependencies.append(Depends(require_internal_token(self._token)))
-                app.mount(f"/internal/{service.name}", api)
+                metrics = no_metrics() if telemetry is None else telemetry.metrics
+                app.mount(f"/internal/{service.name}", ObservedHttp(api, metrics=metrics, service=service.name))
         return app

@@ -1,5 +1,6 @@
 """`/metrics`, for Prometheus: the process's metrics as they are when it asks."""
 
+import asyncio
 import hmac
 from collections.abc import Sequence
 
@@ -26,7 +27,7 @@ def metrics_route(telemetry: Telemetry, *, tokens: Sequence[str]) -> APIRouter:
 
     @router.get("/metrics")
     async def metrics(request: Request) -> Response:
-        content, content_type = telemetry.prometheus(request.headers.get("accept", ""))
+        content, content_type = await asyncio.to_thread(telemetry.prometheus, request.headers.get("accept", ""))
         return Response(content, headers={"content-type": content_type})
 
     return router

@@ -14,7 +14,9 @@ from yard_bus.following import follow
 from yard_bus.protocol import Bus, PartitionRef, Session
 from yard_domain.errors import Fenced, Retryable
 from yard_obs.metrics import Metrics, no_metrics
+from yard_runtime.contained import contained
 from yard_runtime.cycle import Cycle, ScopeRunner
+from yard_runtime.pipeline_gauges import pipeline_gauges
 from yard_store.ports import Clock, Ids
 from yard_store.signals import listen
 from yard_store.tables import ServiceTables
@@ -51,6 +53,7 @@ class Runtime:
             ids=self.ids,
             name=self.ids.new(self.instance),
             shared=self.bus.shared,
+            metrics=self.metrics,
         )
 
 
@@ -126,7 +129,7 @@ class EventService:
         while True:
             since = self.store.clock.now()
             try:
-                await self._serve(ready)
+                await contained(self._serve(ready))
             except* Retryable as errors:
                 _log.warning("inactive, trying again", service=self.name, errors=causes(errors))
             except* Fenced as errors:
@@ -163,6 +166,8 @@ class EventService:
                     runner = ScopeRunner(self.store, scope, self.instance, cycle)
                     group.create_task(runner.run(owned[scope]), name=f"{self.name} {scope}")
                 group.create_task(consumer.serve(session, refs), name=f"{self.name} consumer")
+                gauges = pipeline_gauges(self.name, self.store, session, lambda: consumer.stopped)
+                group.create_task(gauges.run(), name=f"{self.name} pipeline gauges")
                 for what, work in self.beside.items():
                     group.create_task(work(), name=f"{self.name} {what}")
                 _log.info("active", service=self.name, scopes=sorted(self.scopes))

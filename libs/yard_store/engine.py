@@ -1,5 +1,9 @@
 """The connection pool of one process."""
 
+from typing import Any
+
+from sqlalchemy import event
+from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 
@@ -10,7 +14,7 @@ def create_engine(database_url: str, *, application: str, pool_size: int = 8) ->
     dying in the middle takes, so there is one path to test.
     """
     url = database_url.replace("postgres://", "postgresql://", 1).replace("postgresql://", "postgresql+asyncpg://", 1)
-    return create_async_engine(
+    engine = create_async_engine(
         url,
         pool_size=pool_size,
         max_overflow=4,
@@ -18,3 +22,12 @@ def create_engine(database_url: str, *, application: str, pool_size: int = 8) ->
         pool_pre_ping=False,
         connect_args={"server_settings": {"application_name": application}, "timeout": 10},
     )
+    event.listen(engine.sync_engine, "checkout", _refuse_open_transactions)
+    return engine
+
+
+def _refuse_open_transactions(connection: Any, _record: object, _proxy: object) -> None:
+    """A task that was cancelled while its BEGIN was under way leaves a connection that nobody knows to be inside of a
+    transaction. The pool takes another one."""
+    if connection.driver_connection.is_in_transaction():
+        raise DisconnectionError("left inside of a transaction")

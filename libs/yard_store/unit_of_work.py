@@ -19,6 +19,7 @@ from yard_domain.errors import Conflict, Fenced, Permanent, Retryable
 from yard_events.base import EventModel, wrap
 from yard_events.envelope import MAX_VALUE_BYTES, Envelope
 from yard_obs.catalogue import CONVERSATION_ID, DESTINATION, JOB_ID, MESSAGE_ID
+from yard_obs.metrics import Metrics, no_metrics
 from yard_obs.tracing import TraceHeaders, sent
 from yard_store import signals
 from yard_store.bulk import bulk_delete, bulk_insert
@@ -270,12 +271,14 @@ class Store:
         ids: Ids,
         name: str = "only",
         shared: bool = False,
+        metrics: Metrics | None = None,
     ) -> None:
         """`name` tells this instance from others of the service; `shared`: there may be some, and they are to hear
         what is committed here."""
         self.engine = engine
         self.name = name
         self.shared = shared
+        self.metrics = metrics or no_metrics()
         self.tables = tables
         self.schema = tables.schema
         self.source = source
@@ -296,6 +299,7 @@ class Store:
             ids=self.ids,
             name=self.name,
             shared=self.shared,
+            metrics=self.metrics,
         )
         other._listeners = self._listeners
         return other

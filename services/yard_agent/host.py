@@ -15,6 +15,7 @@ from yard_bus.protocol import OffsetGone, PartitionRef, Record, Session
 from yard_domain.errors import Retryable
 from yard_events.partitioner import partition_for
 from yard_events.registry import NODES_COMMANDS
+from yard_runtime.contained import contained
 from yard_runtime.host import server_for
 from yard_runtime.service import Runtime, causes
 
@@ -82,9 +83,7 @@ class AgentService:
         while True:
             since = clock.now()
             try:
-                async with self._runtime.bus.session(None, [NODES_COMMANDS]) as session:
-                    self._no_commands = None
-                    await self._serve(session)
+                await contained(self._read_one_session())
             except* Retryable as errors:
                 self._no_commands = f"commands are not read: {'; '.join(causes(errors))}"
                 _log.warning("no commands for the moment", errors=causes(errors))
@@ -92,6 +91,11 @@ class AgentService:
                 pause = _FIRST_PAUSE_SECONDS  # it was well in between; this is another outage
             await clock.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+
+    async def _read_one_session(self) -> None:
+        async with self._runtime.bus.session(None, [NODES_COMMANDS]) as session:
+            self._no_commands = None
+            await self._serve(session)
 
     async def _serve(self, session: Session) -> None:
         """One reader for each partition that nodes of this process hash to."""

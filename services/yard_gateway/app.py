@@ -16,7 +16,7 @@ from yard_gateway.api.parts import Parts
 from yard_gateway.cycle import SCOPE, Retention
 from yard_gateway.database import Reads
 from yard_gateway.directory import Directory
-from yard_gateway.feed import Feed
+from yard_gateway.feed import JOB_NEWS, Feed
 from yard_gateway.handlers import ReadModelHandlers
 from yard_gateway.http_protocol import limited_protocol
 from yard_gateway.settings import GatewaySettings
@@ -113,7 +113,8 @@ async def build(settings: GatewaySettings, runtime: Runtime) -> GatewayService:
     upstreams = Upstreams(settings.upstreams, token=token, timeout_seconds=timeout)
     directory = Directory(upstreams, monotonic=time.monotonic)
     feed = Feed(limit=settings.max_streams)
-    handlers = ReadModelHandlers(directory, feed)
+    handlers = ReadModelHandlers(directory)
+    requests.on_news(JOB_NEWS, feed.hear)
     active = asyncio.Event()
     parts = Parts(
         settings=settings,
@@ -130,7 +131,7 @@ async def build(settings: GatewaySettings, runtime: Runtime) -> GatewayService:
     )
     consumer = EventService(
         name="gateway",
-        store=runtime.store(TABLES, "gateway"),
+        store=requests.sibling(),
         bus=runtime.bus,
         instance=runtime.instance,
         handlers={

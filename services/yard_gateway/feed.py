@@ -10,6 +10,12 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 
 from yard_runtime.http import Problem
+from yard_store.signals import ANY
+
+JOB_NEWS = "jobs"
+"""Kind of news: something of a job is in the tables; key: its id."""
+NO_JOB = ""
+"""Key of news about nodes."""
 
 
 class Watch:
@@ -68,6 +74,13 @@ class Feed:
             if job_id is not None and not group:
                 self._by_job.pop(job_id, None)
 
+    def hear(self, key: str) -> None:
+        """News of kind JOB_NEWS, from this instance or another."""
+        if key == ANY:
+            self._wake_all()
+        else:
+            self.notify(() if key == NO_JOB else (key,))
+
     def notify(self, job_ids: Iterable[str]) -> None:
         """Something of these jobs, or with none of them something of nodes, is in the tables now."""
         for watch in self._all:
@@ -79,5 +92,8 @@ class Feed:
     def stop(self) -> None:
         """Every waiter wakes and sees `stopping`."""
         self.stopping = True
+        self._wake_all()
+
+    def _wake_all(self) -> None:
         for watch in [*self._all, *(watch for group in self._by_job.values() for watch in group)]:
             watch.wake()

@@ -15,7 +15,7 @@ from yard_domain.states import TERMINAL_JOB_STATES, JobState
 from yard_events.types import InventoryNode, JobEnded, JobFact, JobRunning, JobStarting, QueueState
 from yard_gateway.database import take_numbers
 from yard_gateway.directory import Directory
-from yard_gateway.feed import Feed
+from yard_gateway.feed import JOB_NEWS, NO_JOB
 from yard_gateway.tables import EVENT_COUNTER, EVENTS, JOBS, QUEUES
 from yard_store.bulk import any_of, bulk_insert, bulk_update
 from yard_store.unit_of_work import UnitOfWork
@@ -53,11 +53,10 @@ _ALWAYS = ("job_id", "state", "reason", "detail", "attempt", "started_at", "fact
 
 
 class ReadModelHandlers:
-    """The gateway's handlers. `directory` and `feed` change only after the commit."""
+    """The gateway's handlers. `directory` changes only after the commit, which all instances hear of as JOB_NEWS."""
 
-    def __init__(self, directory: Directory, feed: Feed) -> None:
+    def __init__(self, directory: Directory) -> None:
         self._directory = directory
-        self._feed = feed
 
     async def job_events(self, batch: Sequence[Received], uow: UnitOfWork) -> None:
         facts = [(received, received.data) for received in batch if isinstance(received.data, JobFact)]
@@ -77,7 +76,8 @@ class ReadModelHandlers:
         await _record(uow, [_job_event(received, fact, uow.now) for received, fact in fresh])
         changed = sorted({fact.job_id for _, fact in fresh})
         if changed:
-            uow.after_commit(lambda: self._feed.notify(changed))
+            for job_id in changed:
+                uow.tell(JOB_NEWS, job_id)
 
     async def inventory_state(self, batch: Sequence[Received], uow: UnitOfWork) -> None:
         facts = [(received, received.data) for received in batch if isinstance(received.data, InventoryNode)]
@@ -90,7 +90,7 @@ class ReadModelHandlers:
                 rows.append(_event_row(received, data, uow.now, node=fact.node))
         await _record(uow, rows)
         if rows:
-            uow.after_commit(lambda: self._feed.notify(()))
+            uow.tell(JOB_NEWS, NO_JOB)
 
     async def queue_state(self, batch: Sequence[Received], uow: UnitOfWork) -> None:
         queues = {fact.queue: fact for fact in (received.data for received in batch) if isinstance(fact, QueueState)}

@@ -68,6 +68,9 @@ class OtlpReceiver:
     points: list[ReceivedPoint] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     """Of each request."""
+    away: bool = False
+    """While it is, every request is refused as a collector that is overloaded does."""
+    refused: int = 0
     _lock: Lock = field(default_factory=Lock)
     _waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = field(default_factory=list)
 
@@ -103,10 +106,19 @@ class OtlpReceiver:
         found = [point for resource in received for point in _points(resource)]
         self._took(lambda: self.points.extend(found), headers)
 
+    def refuse(self) -> None:
+        with self._lock:
+            self.refused += 1
+        self._tell()
+
     def _took(self, keep: Callable[[], None], headers: Iterable[tuple[str, Any]]) -> None:
         with self._lock:
             self.headers.append({name.lower(): str(value) for name, value in headers})
             keep()
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._lock:
             waiting = list(self._waiting)
         for loop, changed in waiting:
             loop.call_soon_threadsafe(changed.set)
@@ -138,6 +150,9 @@ class _Traces(trace_grpc.TraceServiceServicer):
         self._receiver = receiver
 
     def Export(self, request: Any, context: Any) -> Any:
+        if self._receiver.away:
+            self._receiver.refuse()
+            context.abort(grpc.StatusCode.UNAVAILABLE, "overloaded")
         self._receiver.took_spans(request.resource_spans, context.invocation_metadata())
         return trace_pb.ExportTraceServiceResponse()
 
@@ -147,6 +162,9 @@ class _Metrics(metrics_grpc.MetricsServiceServicer):
         self._receiver = receiver
 
     def Export(self, request: Any, context: Any) -> Any:
+        if self._receiver.away:
+            self._receiver.refuse()
+            context.abort(grpc.StatusCode.UNAVAILABLE, "overloaded")
         self._receiver.took_metrics(request.resource_metrics, context.invocation_metadata())
         return metrics_pb.ExportMetricsServiceResponse()
 
@@ -159,7 +177,10 @@ def _handler(receiver: OtlpReceiver) -> type[BaseHTTPRequestHandler]:
             body = self.rfile.read(int(self.headers["content-length"]))
             if self.headers.get("content-encoding") == "gzip":
                 body = gzip.decompress(body)
-            if self.headers.get("content-type") != "application/x-protobuf":
+            if receiver.away:
+                receiver.refuse()
+                self._answer(503, b"")
+            elif self.headers.get("content-type") != "application/x-protobuf":
                 self._answer(415, b"")
             elif self.path == "/v1/traces":
                 request = trace_pb.ExportTraceServiceRequest.FromString(body)

@@ -1,6 +1,7 @@
 """Appending and reading: what is committed becomes visible, once, in the order of the commits."""
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -98,9 +99,13 @@ async def test_a_waiting_reader_wakes_for_each_event(bus_harness: BusHarness) ->
 
 
 async def test_several_readers_of_a_partition_all_wake(bus_harness: BusHarness) -> None:
-    async with bus_harness.second.bus.session(None, [ONE.name]) as session:
-        [ref] = await partitions(session)
-        waiting = [asyncio.create_task(read(session, ref, 1)) for _ in range(3)]
+    async with AsyncExitStack() as stack:
+        sessions = [
+            await stack.enter_async_context(bus.session(None, [ONE.name]))
+            for bus in (bus_harness.first.bus, bus_harness.second.bus, bus_harness.second.bus)
+        ]
+        [ref] = await partitions(sessions[0])
+        waiting = [asyncio.create_task(read(session, ref, 1)) for session in sessions]
         await bus_harness.first.bus.publish([event(1)])
         for task in waiting:
             assert [number(record) for record in await task] == [1]

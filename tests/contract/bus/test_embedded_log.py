@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.embedded import PostgresHarness
+from support.bus_harness import PostgresHarness
 
 from support.contract import ALL, AT, MANY, ONE, OUT, TABLES, event, number, partitions, read
 from yard_events.partitioner import partition_for

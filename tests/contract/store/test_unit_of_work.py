@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from support.bus_harness import PostgresHarness
-from support.contract import AT, EFFECTS, ONE, Answer, Counted, answers, contract_store, effects, event
+from support.contract import AT, EFFECTS, ONE, Answer, Counted, contract_store, effects, event, published
 from support.severing_proxy import Sever
 from yard_domain.errors import Retryable
 from yard_events.envelope import from_headers
@@ -29,7 +29,7 @@ async def test_state_events_and_timers_are_one_transaction(runtime: Runtime, sto
         except LookupError:
             assert fails
     assert await effects(store) == [("a", 1)]
-    assert await answers(runtime.bus, 1) == [1]
+    assert await published(runtime.bus, 1) == [1]
     async with store.unit_of_work() as uow:
         assert [timer.key for timer in await uow.take_due_timers("pool")] == ["a"]
 

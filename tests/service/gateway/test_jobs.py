@@ -12,7 +12,6 @@ from support.log import events_of
 from yard_events.registry import JOBS_REQUESTS
 from yard_events.types import CancelJob, JobStarting, QueueState, TaskEnd
 from yard_gateway.directory import Directory
-from yard_gateway.feed import Feed as WakeUps
 from yard_gateway.handlers import ReadModelHandlers
 from yard_gateway.tables import TABLES
 from yard_runtime.service import Runtime
@@ -162,7 +161,7 @@ class Folding:
     def __init__(self, gateway: Gateway) -> None:
         parts = gateway.service.parts
         self.gateway = gateway
-        self.handlers = ReadModelHandlers(Directory(parts.upstreams, monotonic=parts.monotonic), WakeUps(limit=1))
+        self.handlers = ReadModelHandlers(Directory(parts.upstreams, monotonic=parts.monotonic))
         self.log = Feed(gateway.runtime.store(TABLES, "gateway"), self.handlers.job_events, "yard/admission")
 
     async def tables(self) -> list[Any]:

@@ -1,0 +1,1 @@
+"""What integrators read, made from the code: the contents of `schemas/`, and the check that nobody breaks it."""
