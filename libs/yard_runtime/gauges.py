@@ -14,6 +14,8 @@ _log = structlog.get_logger("yard.gauges")
 
 _SHARE_OF_TIME = 0.02
 
+GAUGES_EVERY_SECONDS = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class TableGauges:
@@ -25,7 +27,7 @@ class TableGauges:
     store: Store
     read: Callable[[AsyncConnection], Awaitable[None]]
     forget: Callable[[], None]
-    every_seconds: float = 5.0
+    every_seconds: float = GAUGES_EVERY_SECONDS
     monotonic: Callable[[], float] = time.monotonic
 
     async def run(self) -> None:

@@ -24,6 +24,8 @@ from yard_store.unit_of_work import Store
 
 _log = structlog.get_logger("yard.service")
 
+_NOT_ACTIVE = "not active: waits for the database or the bus, or another instance is active"
+
 CONSUMER = "(consumer)"
 RELAY = "(relay)"
 """Scopes that every service has; in brackets, which no pool or queue can have in its name."""
@@ -118,7 +120,7 @@ class EventService:
 
     def problems(self) -> Sequence[str]:
         """Empty while all is well. Where instances share the work a standby is well; elsewhere it does not serve."""
-        found = [] if self._active or self._standby else ["not active: waits for its turn, the database or the bus"]
+        found = [] if self._active or self._standby else [_NOT_ACTIVE]
         if self._consumer is not None:
             found += [f"partition stopped: {why}" for _, why in sorted(self._consumer.stopped.items())]
         return found

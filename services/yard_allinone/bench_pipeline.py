@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import secrets
 import sys
 import time
 from collections import Counter
@@ -24,9 +25,11 @@ from yard_allinone.bench_installation import Running, free_address, running_inst
 from yard_allinone.load_client import LoadConnection
 from yard_allinone.process import PROFILE_VARIABLE
 from yard_allinone.up import UpOptions
+from yard_bus.kafka import KafkaBus
+from yard_bus.kafka_options import KafkaOptions
 from yard_bus.postgres import PostgresBus
-from yard_bus.protocol import Session
-from yard_events.registry import JOBS_EVENTS, TOPICS
+from yard_bus.protocol import Bus, Record, Session
+from yard_events.registry import CONSUMING_SERVICES, JOBS_EVENTS, NODES_EVENTS, TOPICS
 from yard_runtime.clock import SystemClock, SystemIds
 from yard_store.engine import create_engine
 
@@ -35,10 +38,7 @@ _DEVICES = "32xH100-80GB"
 _TERMINAL = frozenset(f"yard.jobs.{state}.v1" for state in ("succeeded", "failed", "cancelled", "expired"))
 _SAMPLE_SECONDS = 2.0
 
-_STARTS = sa.text(
-    "SELECT l.value::text AS value FROM (SELECT convert_from(value, 'UTF8') AS value FROM yard_bus.log "
-    "WHERE type = 'yard.nodes.started.v1') l"
-)
+_STARTED = "yard.nodes.started.v1"
 _EVENTS = sa.text(
     "SELECT t.name, count(*) AS events FROM yard_bus.log l JOIN yard_bus.topic t USING (topic_id) GROUP BY t.name"
 )
@@ -51,6 +51,7 @@ class PipelineOptions:
     concurrency: int
     output: str
     profile: Path | None
+    kafka: str | None = None
 
 
 def main(options: PipelineOptions) -> int:
@@ -72,17 +73,29 @@ async def _measure(options: PipelineOptions, console: Console) -> dict[str, Any]
     if options.profile is not None:
         options.profile.mkdir(parents=True, exist_ok=True)
         extra.append((PROFILE_VARIABLE, str(options.profile.resolve())))
-    up = UpOptions(http=free_address(), nodes=_NODES, devices=_DEVICES, executor="simulated", extra_env=tuple(extra))
+    kafka = None
+    if options.kafka is not None:
+        kafka = KafkaOptions(options.kafka, prefix=f"bench-{secrets.token_hex(4)}.")
+        extra.append(("YARD_KAFKA_PREFIX", kafka.prefix))
+    up = UpOptions(
+        http=free_address(),
+        nodes=_NODES,
+        devices=_DEVICES,
+        executor="simulated",
+        kafka=options.kafka,
+        extra_env=tuple(extra),
+    )
     async with running_installation(up) as running:
         try:
             at_rest = running.memory_mib()
-            async with _connected(running) as (engine, endings):
+            async with _connected(running, kafka) as (engine, endings):
                 idle = await _idle_part(running, endings, options.idle_jobs)
                 before = running.cpu_seconds()
                 busy, peak = await _busy_part(running, endings, options, console)
                 cpu = {name: used - before[name] for name, used in running.cpu_seconds().items()}
-                starts = await _start_times(engine)
-                events = await _events_per_topic(engine)
+                await endings.until_started(busy)
+                starts = dict(endings.started)
+                events = await (_events_per_topic(engine) if kafka is None else _published_per_topic(engine, endings))
         finally:
             if running.died:
                 print("\n".join(running.died), file=sys.stderr)
@@ -98,11 +111,12 @@ async def _measure(options: PipelineOptions, console: Console) -> dict[str, Any]
 
 
 class Endings:
-    """The ends of jobs as they appear on the bus."""
+    """The starts of tasks and the ends of jobs as they appear on the bus."""
 
     def __init__(self) -> None:
         self.ended: dict[str, str] = {}
-        self.last_at = 0.0
+        self.started: dict[str, float] = {}
+        self.node_events = 0
         self._changed = asyncio.Condition()
 
     async def follow(self, session: Session) -> None:
@@ -115,12 +129,14 @@ class Endings:
         offset: int | None = None
         while True:
             records = await session.read(ref, offset, 1000)
-            offset = records[-1].offset + 1
+            offset = records[-1].following
             found = {record.key: record.type for record in records if record.type in _TERMINAL}
-            if found:
+            started = dict(_start(record) for record in records if record.type == _STARTED)
+            self.node_events += len(records) if ref.topic == NODES_EVENTS else 0
+            if found or started:
                 async with self._changed:
                     self.ended |= found
-                    self.last_at = time.time()
+                    self.started |= started
                     self._changed.notify_all()
 
     async def wait_for(self, jobs: Iterable[str]) -> None:
@@ -128,20 +144,36 @@ class Endings:
         async with self._changed:
             await self._changed.wait_for(lambda: wanted <= self.ended.keys())
 
+    async def until_started(self, jobs: Iterable[str]) -> None:
+        wanted = set(jobs)
+        async with self._changed:
+            await self._changed.wait_for(lambda: wanted <= self.started.keys())
+
+
+def _start(record: Record) -> tuple[str, float]:
+    """(job id, when its task was seen running, by the agent's clock, which is this machine's)."""
+    data = json.loads(record.value)
+    return data["allocation_id"].partition("-a")[0], datetime.fromisoformat(data["observed_at"]).timestamp()
+
 
 @asynccontextmanager
-async def _connected(running: Running) -> AsyncIterator[tuple[AsyncEngine, Endings]]:
+async def _connected(running: Running, kafka: KafkaOptions | None) -> AsyncIterator[tuple[AsyncEngine, Endings]]:
     engine = create_engine(running.dsn, application="yard bench", pool_size=4)
     clock = SystemClock()
-    bus = PostgresBus(engine, clock=clock, ids=SystemIds(clock))
-    await bus.load_topics()
+    bus: Bus
+    if kafka is None:
+        bus = embedded = PostgresBus(engine, clock=clock, ids=SystemIds(clock))
+        await embedded.load_topics()
+    else:
+        bus = KafkaBus(kafka, clock=clock)
     endings = Endings()
-    async with bus.session(None, [JOBS_EVENTS]) as session, asyncio.TaskGroup() as group:
+    async with bus.session(None, [JOBS_EVENTS, NODES_EVENTS]) as session, asyncio.TaskGroup() as group:
         following = group.create_task(endings.follow(session))
         try:
             yield engine, endings
         finally:
             following.cancel()
+    await bus.close()
     await engine.dispose()
 
 
@@ -205,20 +237,20 @@ async def _busy_part(
     return sent, peak
 
 
-async def _start_times(engine: AsyncEngine) -> dict[str, float]:
-    """Job → when its task was seen running, by the agent's clock, which is this machine's."""
-    async with engine.connect() as connection:
-        found: dict[str, float] = {}
-        for row in await connection.execute(_STARTS):
-            data = json.loads(row.value)
-            job_id = data["allocation_id"].partition("-a")[0]
-            found[job_id] = datetime.fromisoformat(data["observed_at"]).timestamp()
-        return found
-
-
 async def _events_per_topic(engine: AsyncEngine) -> Counter[str]:
     async with engine.connect() as connection:
         return Counter({row.name: row.events for row in await connection.execute(_EVENTS)})
+
+
+async def _published_per_topic(engine: AsyncEngine, endings: Endings) -> Counter[str]:
+    """What the relays numbered, and what the agents published."""
+    found: Counter[str] = Counter({NODES_EVENTS: endings.node_events})
+    async with engine.connect() as connection:
+        for service in CONSUMING_SERVICES:
+            rows = await connection.execute(sa.text(f"SELECT topic, last_seq FROM {service}.published"))  # noqa: S608
+            for row in rows:
+                found[row.topic] += row.last_seq + 1
+    return found
 
 
 def _quantile(values: list[float], share: float) -> float:

@@ -10,6 +10,11 @@ DataDir = Annotated[
     typer.Option("--data-dir", "-d", help="Where everything is kept. Default: gpuyard in the user's data folder."),
 ]
 
+BenchBus = Annotated[str, typer.Option("--bus", help="postgres (embedded) or kafka.")]
+BenchKafka = Annotated[
+    str | None, typer.Option("--kafka", envvar="YARD_KAFKA", help="With --bus kafka: brokers, as host:port.")
+]
+
 
 def register(app: typer.Typer) -> None:
     """The `gpuyard.cli` entry point."""
@@ -79,13 +84,29 @@ def pipeline(
     profile: Annotated[
         Path | None, typer.Option(help="Write a cProfile of every service process into this folder.")
     ] = None,
+    bus: BenchBus = "postgres",
+    kafka: BenchKafka = None,
 ) -> None:
     """From submission to the end of jobs through all services, with simulated tasks, on this machine.
 
-    Example:
+    On Kafka every service is a process of its own, on topics of the benchmark's own.
+
+    Examples:
 
       yard bench pipeline --jobs 3000 -o json
+
+      yard bench pipeline --bus kafka --kafka 127.0.0.1:9092
     """
     from yard_allinone.bench_pipeline import PipelineOptions, main
 
-    raise typer.Exit(main(PipelineOptions(jobs, idle_jobs, concurrency, output, profile)))
+    brokers = _brokers(bus, kafka)
+    raise typer.Exit(main(PipelineOptions(jobs, idle_jobs, concurrency, output, profile, brokers)))
+
+
+def _brokers(bus: str, kafka: str | None) -> str | None:
+    """None for the embedded bus. Exits with 2 when the options do not fit together."""
+    if bus not in ("postgres", "kafka"):
+        raise typer.BadParameter("is postgres or kafka", param_hint="--bus")
+    if bus == "kafka" and not kafka:
+        raise typer.BadParameter("or YARD_KAFKA names the brokers, as host:port", param_hint="--kafka")
+    return kafka if bus == "kafka" else None

@@ -35,13 +35,19 @@ _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "USER", "TZ", "LD_LIBR
 
 @dataclass(frozen=True, slots=True)
 class UpOptions:
-    """`nodes` simulated nodes with `devices` each; 0: one node with this machine's own GPUs."""
+    """`nodes` simulated nodes with `devices` each; 0: one node with this machine's own GPUs.
+
+    With brokers in `kafka` every service is a process of its own, `instances` times; instance n of the gateway listens
+    n ports above `http`.
+    """
 
     data_dir: Path | None = None
     http: str = "127.0.0.1:8080"
     nodes: int = 4
     devices: str = "8xH100-80GB"
     executor: str = "process"
+    kafka: str | None = None
+    instances: int = 1
     extra_env: tuple[tuple[str, str], ...] = ()
 
 
@@ -155,25 +161,51 @@ def process_specs(installation: Installation, options: UpOptions, dsn: str) -> l
     base = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     base |= {"YARD_DATABASE_URL": dsn, "YARD_INTERNAL_TOKEN": internal, "PYTHONUNBUFFERED": "1"}
     base |= dict(options.extra_env)
+    if options.kafka is not None:
+        return _separate_specs(installation, options, base | {"YARD_KAFKA": options.kafka}, admin)
     upstreams = {name: installation.socket(CONTROL) for name in ("inventory", "admission", "billing", "audit")}
     upstreams["placement"] = installation.socket(ENGINE)
-    control = {
-        "YARD_GATEWAY__HTTP": options.http,
+    control = _gateway_env(options.http, upstreams, admin)
+    return [
+        _spec(installation, ENGINE, "placement", base),
+        _spec(installation, CONTROL, "gateway,inventory,admission,billing,audit,retention", base | control),
+        _spec(installation, AGENTS, "agent", base | _agent_env(installation, options)),
+    ]
+
+
+def _separate_specs(
+    installation: Installation, options: UpOptions, base: dict[str, str], admin: str
+) -> list[ProcessSpec]:
+    """As in production: one service a process, several instances of each; only the agents are one process."""
+    numbers = range(options.instances)
+    owners = ("inventory", "admission", "placement", "billing", "audit")
+    upstreams = {name: ",".join(installation.socket(f"{name}-{n}") for n in numbers) for name in owners}
+    host, _, port = options.http.rpartition(":")
+    specs = [_spec(installation, f"{name}-{n}", name, base) for name in owners for n in numbers]
+    for n in numbers:
+        gateway = _gateway_env(f"{host}:{int(port) + n}", upstreams, admin)
+        specs.append(_spec(installation, f"gateway-{n}", "gateway", base | gateway))
+    agents = base | _agent_env(installation, options)
+    del agents["YARD_DATABASE_URL"]
+    return [*specs, _spec(installation, AGENTS, "agent", agents)]
+
+
+def _gateway_env(http: str, upstreams: dict[str, str], admin: str) -> dict[str, str]:
+    return {
+        "YARD_GATEWAY__HTTP": http,
         "YARD_GATEWAY__UPSTREAMS": json.dumps(upstreams),
         "YARD_GATEWAY__ADMIN_TOKEN": admin,
     }
-    agents = {
+
+
+def _agent_env(installation: Installation, options: UpOptions) -> dict[str, str]:
+    return {
         "YARD_AGENT__DATA_DIR": str(installation.agents),
         "YARD_AGENT__NODES": json.dumps(_nodes(options)),
         "YARD_AGENT__LISTEN": installation.socket("output"),
         "YARD_AGENT__ADVERTISE_URL": installation.socket("output"),
         "YARD_AGENT__EXECUTOR": options.executor,
     }
-    return [
-        _spec(installation, ENGINE, "placement", base),
-        _spec(installation, CONTROL, "gateway,inventory,admission,billing,audit,retention", base | control),
-        _spec(installation, AGENTS, "agent", base | agents),
-    ]
 
 
 def _nodes(options: UpOptions) -> list[dict[str, object]]:

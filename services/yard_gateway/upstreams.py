@@ -27,12 +27,15 @@ def away(owner: str) -> Problem:
 
 
 class Upstreams:
-    """`addresses`: owner → where its host listens. Close it with `close`."""
+    """`addresses`: owner → where its host listens; several instances are separated by commas. Close it with `close`."""
 
     def __init__(self, addresses: Mapping[str, str], *, token: str, timeout_seconds: float) -> None:
         self._clients = {
-            owner: client_for(address, token=token, timeout_seconds=timeout_seconds)
-            for owner, address in addresses.items()
+            owner: [
+                client_for(address.strip(), token=token, timeout_seconds=timeout_seconds)
+                for address in listed.split(",")
+            ]
+            for owner, listed in addresses.items()
         }
 
     async def call(
@@ -50,29 +53,36 @@ class Upstreams:
 
         Raises Problem: the owner's own for a 4xx, 503 naming the owner when it is away, 502 when it fails.
         """
-        client = self._clients.get(owner)
-        if client is None:
-            raise away(owner)
         headers = {PRINCIPAL_HEADER: principal.header()} if principal is not None else {}
         about = {HTTP_METHOD: method, SERVER: owner, URL_PATH: f"/internal/{owner}{path}"}
         with span(method, kind=SpanKind.CLIENT, attributes=about) as asking:
-            try:
-                response = await client.request(
-                    method,
-                    f"/internal/{owner}{path}",
-                    params=list(query),
-                    json=body,
-                    headers=headers | current_trace(),
-                    timeout=client.timeout if timeout_seconds is None else timeout_seconds,
-                )
-            except httpx.TransportError:
-                raise away(owner) from None
+            response = await self._ask(
+                owner,
+                method,
+                f"/internal/{owner}{path}",
+                params=list(query),
+                json=body,
+                headers=headers | current_trace(),
+                timeout=httpx.USE_CLIENT_DEFAULT if timeout_seconds is None else timeout_seconds,
+            )
             asking.set_attribute(HTTP_STATUS, response.status_code)
         return _answer(owner, response)
 
+    async def _ask(self, owner: str, method: str, url: str, **request: Any) -> httpx.Response:
+        """Of the first instance that can be reached: one that was asked may have acted, so no other is asked then."""
+        for client in self._clients.get(owner, ()):
+            try:
+                return await client.request(method, url, **request)
+            except (httpx.ConnectError, httpx.ConnectTimeout):
+                continue
+            except httpx.TransportError:
+                break
+        raise away(owner)
+
     async def close(self) -> None:
-        for client in self._clients.values():
-            await client.aclose()
+        for clients in self._clients.values():
+            for client in clients:
+                await client.aclose()
 
 
 def _answer(owner: str, response: httpx.Response) -> Any:

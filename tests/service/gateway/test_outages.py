@@ -12,6 +12,7 @@ import httpx
 import pytest
 from sqlalchemy import text
 
+from support.contract import until
 from support.gateway import Gateway, document, event_stream, fact, raw_exchange, running_gateway
 from support.log import events_of
 from support.severing_proxy import Sever, SeveringProxy
@@ -38,6 +39,15 @@ class Behind:
 
     async def database_back(self) -> None:
         await self.proxy.__aenter__()
+
+    async def settled(self) -> None:
+        """Until the gateway's own start is committed: the next COMMIT is the test's."""
+
+        async def planned() -> bool:
+            async with self.direct.engine.connect() as connection:
+                return bool(await connection.scalar(text("SELECT count(*) FROM gateway.timers")))
+
+        await until(planned, "its first pruning is planned")
 
     async def jobs(self) -> int:
         async with self.direct.engine.connect() as connection:
@@ -127,6 +137,7 @@ async def test_a_commit_of_unknown_outcome_is_cleared_up_by_the_key(behind: Behi
     gateway = behind.gateway
     await gateway.submit()
     key = {"idempotency-key": "k"}
+    await behind.settled()
     behind.proxy.sever_next_commit(how)
     lost = await gateway.http.post("/v1/jobs", json=document("once"), headers=key)
     assert lost.status_code == 503
