@@ -100,11 +100,8 @@ async def _serve(process: Process) -> None:
         application=f"gpuyard {','.join(process.names)}",
         pool_size=settings.pool_size,
     )
-    bus: Bus
-    if process.kafka is None:
-        bus = PostgresBus(engine, clock=clock, ids=ids)
-    else:
-        bus = KafkaBus(process.kafka, clock=clock)
+    kafka = process.kafka
+    bus: Bus = PostgresBus(engine, clock=clock, ids=ids) if kafka is None else KafkaBus(kafka, clock=clock)
     runtime = Runtime(
         engine=engine,
         bus=bus,
@@ -127,7 +124,7 @@ async def _serve(process: Process) -> None:
             metrics_token="" if settings.metrics_token is None else settings.metrics_token.get_secret_value(),
         )
         async with asyncio.TaskGroup() as group:
-            making = None if process.kafka is None else group.create_task(_make_topics(runtime), name="topics")
+            making = None if kafka is None else group.create_task(_make_topics(runtime), name="topics")
             await host.run()
             if making is not None:
                 making.cancel()

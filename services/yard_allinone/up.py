@@ -30,7 +30,19 @@ AGENTS = "agents"
 
 _READY_LIMIT_SECONDS = 120.0
 _SOCKET_PATH_BYTES = 107
-_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "USER", "TZ", "LD_LIBRARY_PATH", "YARD_LOG_LEVEL")
+_PASSED_ON_ALL = ("YARD_KAFKA_", "OTEL_")
+_PASSED_ON = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "USER",
+    "TZ",
+    "LD_LIBRARY_PATH",
+    "YARD_LOG_LEVEL",
+    "YARD_METRICS_TOKEN",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +170,7 @@ def process_specs(installation: Installation, options: UpOptions, dsn: str) -> l
     """Three processes: the engine, the agents of all nodes, and everything else."""
     internal = installation.secret("internal.token")
     admin = installation.secret("admin.token")
-    base = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    base = {name: text for name, text in os.environ.items() if name in _PASSED_ON or name.startswith(_PASSED_ON_ALL)}
     base |= {"YARD_DATABASE_URL": dsn, "YARD_INTERNAL_TOKEN": internal, "PYTHONUNBUFFERED": "1"}
     base |= dict(options.extra_env)
     if options.kafka is not None:

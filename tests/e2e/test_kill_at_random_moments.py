@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from support.installation import Installation, installation, kill, until
+from support.kafka_installation import own_topics
 
 JOBS = 200
 KILLS = 14
@@ -89,26 +90,36 @@ class Killer(threading.Thread):
 
 @pytest.mark.parametrize("keepers", [False, True], ids=["never the keeper", "the keeper too"])
 def test_every_job_ends_right_and_runs_once(keepers: bool) -> None:
-    seed = int(os.environ.get("YARD_TEST_SEED", "42"))
     with installation("--nodes", "2", "--devices", "4xH100-80GB") as made:
-        made.up()
-        marks = made.root / "marks"
-        marks.mkdir()
-        killer = Killer(made, random.Random(seed), keepers)
-        killer.start()
-        jobs = submit_all(made, marks, random.Random(seed + 1))
-        killer.join(120)
-        assert sum(killer.killed.values()) == KILLS
-        assert len(killer.killed) >= 4, killer.killed  # of control, engine, agents, postgres, keeper
-        _until_all_ended(made, jobs)
-        states = _states(made, jobs)
-        _check_ends(made, jobs, states, _lines(marks / "ran"), _lines(marks / "completed"), keepers)
-        assert not (marks / "double-booked").exists() or keepers
-        until(lambda: not made.marked_processes(), 20, "no process of a task is left")
-        until(lambda: made.json("audit")["findings"] == [] or None, 30, "the audit is clean")
-        held = [device for node in made.json("nodes")["items"] for device in node["devices"] if device["allocation_id"]]
-        assert held == []
-        assert made.interrupt() == 0
+        _kill_and_add_up(made, keepers)
+
+
+def test_on_kafka_with_two_instances_of_every_service_too(kafka: str) -> None:
+    arguments = ("--nodes", "2", "--devices", "4xH100-80GB", "--kafka", kafka, "--instances", "2")
+    with installation(*arguments) as made, own_topics(made, kafka):
+        _kill_and_add_up(made, keepers=False)
+
+
+def _kill_and_add_up(made: Installation, keepers: bool) -> None:
+    seed = int(os.environ.get("YARD_TEST_SEED", "42"))
+    made.up()
+    marks = made.root / "marks"
+    marks.mkdir()
+    killer = Killer(made, random.Random(seed), keepers)
+    killer.start()
+    jobs = submit_all(made, marks, random.Random(seed + 1))
+    killer.join(120)
+    assert sum(killer.killed.values()) == KILLS
+    assert len(killer.killed) >= 4, killer.killed  # of control, engine, agents, postgres, keeper
+    _until_all_ended(made, jobs)
+    states = _states(made, jobs)
+    _check_ends(made, jobs, states, _lines(marks / "ran"), _lines(marks / "completed"), keepers)
+    assert not (marks / "double-booked").exists() or keepers
+    until(lambda: not made.marked_processes(), 20, "no process of a task is left")
+    until(lambda: made.json("audit")["findings"] == [] or None, 30, "the audit is clean")
+    held = [device for node in made.json("nodes")["items"] for device in node["devices"] if device["allocation_id"]]
+    assert held == []
+    assert made.interrupt() == 0
 
 
 def _lines(path: Path) -> Counter[str]:

@@ -97,6 +97,10 @@ class Installation:
         assert self._process is not None
         return self._process
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def interrupt(self) -> int:
         """Ctrl-C; returns the exit code."""
         self.supervisor.send_signal(signal.SIGINT)

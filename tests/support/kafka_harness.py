@@ -28,7 +28,12 @@ async def kafka_runtimes(
 ) -> AsyncIterator[tuple[Runtime, Runtime]]:
     """The same two processes on Kafka, with a prefix of their own; their topics are deleted at the end."""
     prefix = f"t{secrets.token_hex(5)}."
-    settings = {"partitions": 1, "request_timeout_ms": 3000, "heartbeat_interval_ms": 200, "session_timeout_ms": 3000} | options
+    settings = {
+        "partitions": 1,
+        "request_timeout_ms": 3000,
+        "heartbeat_interval_ms": 200,
+        "session_timeout_ms": 3000,
+    } | options
     chosen = KafkaOptions(bootstrap, prefix=prefix, **settings)
     buses = [KafkaBus(chosen, clock=first.clock), KafkaBus(chosen, clock=second.clock)]
     try:

@@ -238,7 +238,7 @@ class EventConsumer:
                 # Another member went on from where we let it go: it is as if we had never had it.
                 progress = PartitionProgress(position)
             # Where a reader began is kept as well: what comes before its first save must not be skipped.
-            pass
+            progress.unsaved |= place not in saved
             self._seek(place, progress)
         self._unopened = False
         if self._look_at is None:

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.bus_harness import PostgresHarness
 
+from support.bus_harness import PostgresHarness
 from support.contract import ALL, AT, MANY, ONE, OUT, TABLES, event, number, partitions, read
 from yard_events.partitioner import partition_for
 from yard_runtime.service import Runtime
