@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
+from aiokafka.producer import sender
 
 from yard_bus.kafka_assignor import SingleActiveAssignor
 from yard_bus.kafka_errors import kafka_errors
@@ -33,6 +34,8 @@ from yard_store.tables import ServiceTables
 from yard_store.unit_of_work import Ownership, Store
 
 _log = structlog.get_logger("yard.kafka")
+
+_NEXT_TRANSACTION_SECONDS = 0.002
 
 MAX_REQUEST_BYTES = 4 * 2**20
 
@@ -170,6 +173,9 @@ class KafkaBus:
         return shapes
 
     async def _start_producer(self, transactional_id: str | None = None) -> Any:
+        # A transaction that follows another at once is refused until the markers of the one before are written, a few
+        # milliseconds; aiokafka asks again after 20, which would be most of the way of an event.
+        sender.BACKOFF_OVERRIDE = _NEXT_TRANSACTION_SECONDS
         producer: Any = AIOKafkaProducer(
             **self._options.connection(),
             client_id=transactional_id or "yard-publisher",

@@ -78,6 +78,7 @@ class Relay:
         self._batch = batch
         self._wake = asyncio.Event()
         self._producer: TransactionalProducer | None = None
+        self._last: dict[tuple[str, int], int] = {}
         self.away: str | None = None
         """Why nothing goes out at the moment."""
 
@@ -108,6 +109,7 @@ class Relay:
     async def _serve(self, ownership: Ownership) -> None:
         """From whatever state a failure left: rows that have numbers go first, under those."""
         async with self._transaction(ownership) as connection:
+            self._last = await self._last_sequences(connection)
             pending = await self._numbered(connection)
         self._producer = await self._make_producer()
         while True:
@@ -150,7 +152,7 @@ class Relay:
         if not rows:
             return []
         counts = {topic: await self._partitions(topic) for topic in sorted({row.topic for row in rows})}
-        last = await self._last_sequences(connection, sorted(counts))
+        last = self._last.copy()
         numbered: list[Numbered] = []
         for row in rows:
             place = (row.topic, partition_for(row.key, counts[row.topic]))
@@ -165,6 +167,8 @@ class Relay:
             [{"topic": topic, "partition": part, "last_seq": last[(topic, part)]} for topic, part in sorted(touched)],
             update=["last_seq"],
         )
+        # Nobody else counts under this term. If the commit fails, this is read again before anything goes out.
+        self._last = last
         return numbered
 
     async def _partitions(self, topic: str) -> int:
@@ -172,9 +176,8 @@ class Relay:
         with kafka_errors(f"asking for the partitions of {topic}"):
             return len(await self._producer.partitions_for(self._prefix + topic))
 
-    async def _last_sequences(self, connection: AsyncConnection, topics: Sequence[str]) -> dict[tuple[str, int], int]:
-        t = self._store.tables.published
-        found = await connection.execute(sa.select(t).where(t.c.topic.in_(topics)))
+    async def _last_sequences(self, connection: AsyncConnection) -> dict[tuple[str, int], int]:
+        found = await connection.execute(sa.select(self._store.tables.published))
         return {(row.topic, row.partition): row.last_seq for row in found}
 
     async def _publish(self, rows: Sequence[Numbered]) -> None:

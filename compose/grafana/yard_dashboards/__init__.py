@@ -1,0 +1,1 @@
+"""gpuyard's Grafana dashboards, built from the catalogue of metrics. `python -m yard_dashboards write|check`."""
