@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env up down test lint format types imports schemas schemas-check schemas-release kafka unit contract service e2e lock clean
+.PHONY: help env up down test lint format types imports schemas schemas-check schemas-release dashboards kafka unit contract service e2e lock clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9 -]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-26s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ schemas-check: env ## is schemas/ what the code says, and does nothing break wha
 
 schemas-release: env ## hold later versions to what schemas/ says now
 	$(BIN)/python -m yard_allinone.schemas release
+
+dashboards: env ## write the dashboards and alerts in compose/ anew, from compose/grafana/boards
+	$(BIN)/python compose/grafana/build.py
 
 kafka: env ## fetch the Kafka that the tests run (into .cache/, once)
 	@cd tests && ../$(BIN)/python -m support.kafka_cluster

@@ -1,6 +1,6 @@
 """Parked keys: records that can never be handled, and everything of their key that came after them.
 
-The rows are what is tried again or discarded; the dead-letter topic tells the world.
+The rows are what is tried again or discarded; the dead-letter topic tells the world what was parked and how it ended.
 """
 
 import json
@@ -12,16 +12,26 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from yard_bus.protocol import PartitionRef, Record
+from yard_events.dead_letters import (
+    PARKED_TYPE,
+    QUEUED_BEHIND,
+    RESOLVED_TYPE,
+    DeadLetterOutcome,
+    DeadLetterResolved,
+    Origin,
+)
 from yard_events.envelope import Envelope
 from yard_events.registry import dead_letter_topic
-from yard_store.bulk import bulk_insert
+from yard_obs.catalogue import DESTINATION, MESSAGE_ID
+from yard_obs.tracing import sent
+from yard_store.bulk import bulk_delete, bulk_insert
 from yard_store.tables import ServiceTables
 from yard_store.unit_of_work import UnitOfWork
 
 PARKED_NEWS = "parked"
 """Somebody decided what becomes of a parked key."""
 
-DEAD_LETTER_TYPE = "yard.dlq.parked.v1"
+MAX_ERROR_CHARACTERS = 2000
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -43,6 +53,7 @@ async def load_parked_keys(connection: AsyncConnection, tables: ServiceTables, r
 
 async def park(uow: UnitOfWork, tables: ServiceTables, records: Sequence[Record], error: str | None) -> None:
     """Keep the records with their bytes and origin; `error` is None for those that only queue behind a failed one."""
+    reason = None if error is None else storable(error)
     await bulk_insert(
         uow.connection,
         tables.parked,
@@ -55,7 +66,7 @@ async def park(uow: UnitOfWork, tables: ServiceTables, records: Sequence[Record]
                 "type": record.type,
                 "headers": json.dumps(record.headers),
                 "value": record.value,
-                "error": error,
+                "error": reason,
                 "parked_at": uow.now,
             }
             for record in records
@@ -63,27 +74,54 @@ async def park(uow: UnitOfWork, tables: ServiceTables, records: Sequence[Record]
         ignore_existing=True,
     )
     for record in records:
-        uow.emit_raw(_dead_letter(uow, tables.schema, record, error))
+        _tell(uow, tables, record.ref.topic, _dead_letter(uow, tables.schema, record, reason))
+
+
+def storable(error: str) -> str:
+    """An error's text as a column and a header can hold it."""
+    text = error if len(error) <= MAX_ERROR_CHARACTERS else error[:MAX_ERROR_CHARACTERS] + " …"
+    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+
+
+def _tell(uow: UnitOfWork, tables: ServiceTables, topic: str, event: Envelope) -> None:
+    """Except about records of the service's own dead-letter topic. It would come back with the same key, be parked
+    behind the first, and so on without end; and whoever follows that topic has seen them anyway."""
+    if topic != event.topic:
+        uow.emit_raw(event)
 
 
 def _dead_letter(uow: UnitOfWork, service: str, record: Record, error: str | None) -> Envelope:
     """The value is the record's own bytes, whatever they are; its headers travel under a prefix."""
-    origin = {
-        "yard_dlq_topic": record.ref.topic,
-        "yard_dlq_partition": str(record.ref.partition),
-        "yard_dlq_offset": str(record.offset),
-        "yard_dlq_error": error or "queued behind an earlier record of its key",
-    }
+    origin = Origin(record.ref.topic, record.ref.partition, record.offset)
     return Envelope(
         topic=dead_letter_topic(service),
         key=record.key,
         id=uow.new_id("evt"),
-        type=DEAD_LETTER_TYPE,
+        type=PARKED_TYPE,
         source=f"yard/{service}",
         subject=record.key,
         time=uow.now,
         value=record.value,
-        extra=origin | {f"yard_dlq_header_{name}": text for name, text in record.headers.items()},
+        extra=origin.headers()
+        | {"yard_dlq_error": error or QUEUED_BEHIND}
+        | {f"yard_dlq_header_{name}": text for name, text in record.headers.items()},
+    )
+
+
+def _resolved(uow: UnitOfWork, service: str, key: OfKey, offset: int, end: DeadLetterResolved) -> Envelope:
+    """Continues the trace of what resolved it: the retry's, or the request to discard it."""
+    topic, event_id = dead_letter_topic(service), uow.new_id("evt")
+    trace = sent(topic, {DESTINATION: topic, MESSAGE_ID: event_id}, None)
+    return Envelope(
+        topic=topic,
+        key=key.key,
+        id=event_id,
+        type=RESOLVED_TYPE,
+        source=f"yard/{service}",
+        subject=key.key,
+        time=uow.now,
+        value=end.model_dump_json(exclude_none=True).encode(),
+        extra=Origin(key.topic, key.partition, offset).headers() | trace,
     )
 
 
@@ -115,19 +153,43 @@ async def show_parked(
     return None if row is None else dict(row) | {"headers": json.loads(row["headers"])}
 
 
+async def count_parked(connection: AsyncConnection, tables: ServiceTables, *, key: str | None = None) -> int:
+    """How many records are parked, of all keys or of one."""
+    t = tables.parked
+    statement = sa.select(sa.func.count()).select_from(t)
+    return await connection.scalar(statement if key is None else statement.where(t.c.key == key)) or 0
+
+
+async def count_behind(connection: AsyncConnection, tables: ServiceTables, key: OfKey, offset: int) -> int:
+    """How many parked records of the key came after this one."""
+    t = tables.parked
+    statement = sa.select(sa.func.count()).where(*_of(t, key), t.c.log_offset > offset)
+    return await connection.scalar(statement) or 0
+
+
 async def request_retry(uow: UnitOfWork, tables: ServiceTables, key: OfKey) -> int:
     """Have the service try the key again, all of it, in order. Returns how many records wait; 0: none, nothing done."""
-    t = tables.parked
-    statement = sa.update(t).where(*_of(t, key)).values(retry_requested_at=uow.now)
-    uow.tell(PARKED_NEWS, key.key)
+    return await _request(uow, tables, _of(tables.parked, key))
+
+
+async def request_retries(uow: UnitOfWork, tables: ServiceTables, *, key: str | None = None) -> int:
+    """The same for everything that is parked, or for one key in all topics. Returns how many records wait."""
+    return await _request(uow, tables, () if key is None else (tables.parked.c.key == key,))
+
+
+async def _request(uow: UnitOfWork, tables: ServiceTables, where: tuple[sa.ColumnElement[bool], ...]) -> int:
+    statement = sa.update(tables.parked).where(*where).values(retry_requested_at=uow.now)
+    uow.tell(PARKED_NEWS, "")
     return (await uow.connection.execute(statement)).rowcount
 
 
-async def discard(uow: UnitOfWork, tables: ServiceTables, key: OfKey, offset: int) -> bool:
+async def discard(uow: UnitOfWork, tables: ServiceTables, key: OfKey, offset: int, *, by: str | None = None) -> bool:
     """Drop one parked record for good; what is queued behind it is tried. False where there is none."""
     t = tables.parked
     gone = await uow.connection.execute(sa.delete(t).where(*_of(t, key), t.c.log_offset == offset))
     if gone.rowcount:
+        end = DeadLetterResolved(outcome=DeadLetterOutcome.DISCARDED, discarded_by=by)
+        _tell(uow, tables, key.topic, _resolved(uow, tables.schema, key, offset, end))
         await request_retry(uow, tables, key)
     return bool(gone.rowcount)
 
@@ -160,12 +222,28 @@ async def next_parked(connection: AsyncConnection, tables: ServiceTables, key: O
     return Record(ref, row.log_offset, row.key, row.type, json.loads(row.headers), row.value)
 
 
-async def give_up_again(uow: UnitOfWork, tables: ServiceTables, key: OfKey, error: str) -> None:
-    """The oldest failed once more, with this error; the key waits for the next decision."""
+async def handled(uow: UnitOfWork, tables: ServiceTables, record: Record) -> None:
+    """A retry had its effect: the record is parked no longer."""
+    row = {"topic": record.ref.topic, "partition": record.ref.partition, "log_offset": record.offset}
+    await bulk_delete(uow.connection, tables.parked, [row])
+    end = DeadLetterResolved(outcome=DeadLetterOutcome.HANDLED)
+    key = OfKey(record.ref.topic, record.ref.partition, record.key)
+    _tell(uow, tables, key.topic, _resolved(uow, tables.schema, key, record.offset, end))
+
+
+async def give_up_again(uow: UnitOfWork, tables: ServiceTables, record: Record, error: str) -> None:
+    """It failed once more, with this error; the key waits for the next decision.
+
+    Unless it was discarded meanwhile: that was the next decision, and what is behind it is to be tried.
+    """
     t = tables.parked
+    key = OfKey(record.ref.topic, record.ref.partition, record.key)
+    reason = storable(error)
+    failed = sa.update(t).where(*_of(t, key), t.c.log_offset == record.offset).values(error=reason)
+    if not (await uow.connection.execute(failed)).rowcount:
+        return
     await uow.connection.execute(sa.update(t).where(*_of(t, key)).values(retry_requested_at=None))
-    oldest = sa.select(sa.func.min(t.c.log_offset)).where(*_of(t, key)).scalar_subquery()
-    await uow.connection.execute(sa.update(t).where(*_of(t, key), t.c.log_offset == oldest).values(error=error))
+    _tell(uow, tables, key.topic, _dead_letter(uow, tables.schema, record, reason))
 
 
 def _of(table: sa.Table, key: OfKey) -> tuple[sa.ColumnElement[bool], ...]:

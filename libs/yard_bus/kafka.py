@@ -9,15 +9,15 @@ publish in batches that are whole or not there. Readers see committed records on
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.errors import KafkaError
 from aiokafka.producer import sender
 
 from yard_bus.kafka_assignor import SingleActiveAssignor
+from yard_bus.kafka_closing import close_consumer, close_producer
 from yard_bus.kafka_errors import kafka_errors
 from yard_bus.kafka_metadata import TopicShape, topic_shapes
 from yard_bus.kafka_options import KafkaOptions
@@ -67,6 +67,7 @@ class KafkaBus:
             store,
             producer=lambda: self._start_producer(transactional_id=f"{self._options.prefix}yard.{store.schema}.relay"),
             prefix=self._options.prefix,
+            limit_seconds=2 * self._options.request_timeout_ms / 1000,
         )
         self.relays[store.schema] = relay
         return relay.run
@@ -145,8 +146,7 @@ class KafkaBus:
             if watching is not None:
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)
-            with suppress(KafkaError, OSError, asyncio.TimeoutError):
-                await consumer.stop()
+            await close_consumer(consumer)
 
     def _now_ms(self) -> int:
         return int(self._clock.now().timestamp() * 1000)
@@ -191,16 +191,14 @@ class KafkaBus:
             with kafka_errors("starting a producer"):
                 await producer.start()
         except BaseException:
-            with suppress(KafkaError, OSError, asyncio.TimeoutError):
-                await producer.stop()
+            await close_producer(producer)
             raise
         return producer
 
     async def _drop_producer(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            with suppress(KafkaError, OSError, asyncio.TimeoutError):
-                await producer.stop()
+            await close_producer(producer)
 
     async def close(self) -> None:
         await self._drop_producer()

@@ -19,6 +19,7 @@ import sqlalchemy as sa
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from yard_bus.kafka_closing import close_producer
 from yard_bus.kafka_errors import kafka_errors
 from yard_domain.errors import Fenced, Retryable
 from yard_events.partitioner import partition_for
@@ -39,7 +40,9 @@ T = TypeVar("T")
 class TransactionalProducer(Protocol):
     """What the relay needs of aiokafka's producer."""
 
-    def transaction(self) -> Any: ...
+    async def begin_transaction(self) -> None: ...
+
+    async def commit_transaction(self) -> None: ...
 
     async def partitions_for(self, topic: str) -> set[int]: ...
 
@@ -71,11 +74,13 @@ class Relay:
         producer: Callable[[], Awaitable[TransactionalProducer]],
         prefix: str = "",
         batch: int = 500,
+        limit_seconds: float = 20.0,
     ) -> None:
         self._store = store
         self._make_producer = producer
         self._prefix = prefix
         self._batch = batch
+        self._limit_seconds = limit_seconds
         self._wake = asyncio.Event()
         self._producer: TransactionalProducer | None = None
         self._last: dict[tuple[str, int], int] = {}
@@ -185,7 +190,10 @@ class Relay:
         assert self._producer is not None
         began = time.perf_counter()
         with kafka_errors(f"publishing {len(rows)} events of {self._store.schema}"):
-            async with self._producer.transaction():
+            # A failure leaves the transaction open: the next producer with our id ends it when it begins. Ending it
+            # here would mean waiting for brokers that just failed us.
+            async with asyncio.timeout(self._limit_seconds):
+                await self._producer.begin_transaction()
                 sent = [
                     await self._producer.send(
                         self._prefix + row.topic,
@@ -197,6 +205,7 @@ class Relay:
                     for row in rows
                 ]
                 await asyncio.gather(*sent)
+                await self._producer.commit_transaction()
         metrics, schema = self._store.metrics, self._store.schema
         metrics.histogram(PUBLISH_DURATION).record(time.perf_counter() - began, service=schema)
         for topic, count in Counter(row.topic for row in rows).items():
@@ -205,11 +214,7 @@ class Relay:
     async def _drop_producer(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            try:
-                with kafka_errors("closing the producer"):
-                    await producer.stop()
-            except Retryable as error:
-                _log.debug("the producer ended badly", error=str(error))
+            await close_producer(producer)
 
 
 async def _finishing(work: Coroutine[Any, Any, T]) -> T:

@@ -5,12 +5,20 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 
-from yard_bus.dead_letters import PARKED_NEWS, OfKey, give_up_again, next_parked, parked_keys, requested_keys
+from yard_bus.dead_letters import (
+    PARKED_NEWS,
+    OfKey,
+    give_up_again,
+    handled,
+    next_parked,
+    parked_keys,
+    requested_keys,
+)
+from yard_bus.protocol import Record
 from yard_bus.received import ConsumerSettings, Handler, processing, receive
 from yard_domain.errors import Conflict, Fenced, Retryable
-from yard_store.bulk import bulk_delete
 from yard_store.database_errors import OutcomeUnknown
-from yard_store.unit_of_work import Ownership, Store
+from yard_store.unit_of_work import Ownership, Store, UnitOfWork
 
 _log = structlog.get_logger("yard.consumer")
 
@@ -63,31 +71,43 @@ class Retries:
     async def _try(self, key: OfKey) -> None:
         """Handle what is parked of the key, oldest first, until nothing is left or one fails again."""
         while True:
+            tried: list[Record] = []
             try:
-                if not await self._try_next(key):
+                if not await self._try_next(key, tried):
                     return
             except (Retryable, Conflict, Fenced, asyncio.CancelledError):
                 raise
             except Exception as error:
-                _log.error("parked key failed again", topic=key.topic, key=key.key, error=str(error))
-                async with self._store.unit_of_work() as uow:
-                    await give_up_again(uow, self._store.tables, key, f"{type(error).__name__}: {error}")
+                if not tried:
+                    raise
+                await self._give_up(tried[0], f"{type(error).__name__}: {error}")
                 return
 
-    async def _try_next(self, key: OfKey) -> bool:
+    async def _try_next(self, key: OfKey, tried: list[Record]) -> bool:
+        """`tried` gets the record, also when this raises."""
         async with self._store.unit_of_work() as uow:
-            if self._ownership is not None:
-                await uow.fence(self._ownership, shared=True)
+            await self._fence(uow)
             record = await next_parked(uow.connection, self._store.tables, key)
             if record is None:
                 self._parked[(key.topic, key.partition)].discard(key.key)
                 return False
+            tried.append(record)
             received = receive(record)
             with processing(self._store.schema, [received]):
                 await self._handlers[key.topic]([received], uow)
-            row = {"topic": key.topic, "partition": key.partition, "log_offset": record.offset}
-            await bulk_delete(uow.connection, self._store.tables.parked, [row])
-            return True
+            await handled(uow, self._store.tables, record)
+        _log.info("parked record handled", topic=key.topic, key=key.key, offset=record.offset)
+        return True
+
+    async def _give_up(self, record: Record, error: str) -> None:
+        _log.error("parked record failed again", topic=record.ref.topic, key=record.key, error=error)
+        async with self._store.unit_of_work() as uow:
+            await self._fence(uow)
+            await give_up_again(uow, self._store.tables, record, error)
+
+    async def _fence(self, uow: UnitOfWork) -> None:
+        if self._ownership is not None:
+            await uow.fence(self._ownership, shared=True)
 
     async def _forget_discarded(self) -> None:
         """Keys of which nothing is parked any more flow again."""

@@ -12,6 +12,7 @@ from typing import TypeVar
 from yard_domain.reasons import Reason
 from yard_domain.states import JobState, NodeState, Outcome
 from yard_events.base import EventModel, wrap
+from yard_events.dead_letters import PARKED_TYPE, RESOLVED_TYPE, Origin
 from yard_events.envelope import Envelope
 from yard_events.job_document import JobDocument
 from yard_events.registry import TOPICS, dead_letter_topic
@@ -60,9 +61,6 @@ from yard_events.types import (
 )
 
 Model = TypeVar("Model", bound=EventModel)
-
-DEAD_LETTER_TYPE = "yard.dlq.parked.v1"
-"""Not a model: its value is the parked record's, whatever bytes those are."""
 
 _ID = "evt-01jq3z8m60{:016d}"
 _BEGIN = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
@@ -118,7 +116,7 @@ def _at(seconds: float) -> datetime:
 
 def golden_events() -> list[Envelope]:
     """One of each type, dead letters included, ordered by type."""
-    return sorted([*map(_travelling, _events()), _dead_letter()], key=lambda envelope: envelope.type)
+    return sorted([*map(_travelling, _events()), _parked(), _resolved()], key=lambda envelope: envelope.type)
 
 
 def _number(event_type: str) -> int:
@@ -140,27 +138,36 @@ def _travelling(event: EventModel) -> Envelope:
     )
 
 
-def _dead_letter() -> Envelope:
+_ORIGIN = Origin("yard.placement.requests.v1", 0, 4711)
+
+
+def _parked() -> Envelope:
     """Placement met a request that lacks most of its fields."""
-    origin = {
-        "yard_dlq_topic": "yard.placement.requests.v1",
-        "yard_dlq_partition": "0",
-        "yard_dlq_offset": "4711",
+    about = {
         "yard_dlq_error": "yard.placement.place.v1 evt-1: 12 invalid fields",
         "yard_dlq_header_ce_id": "evt-1",
         "yard_dlq_header_ce_type": "yard.placement.place.v1",
     }
+    return _dead_letter(PARKED_TYPE, b'{"cluster":"local","pool":"default"}', about)
+
+
+def _resolved() -> Envelope:
+    """Somebody gave that request up."""
+    return _dead_letter(RESOLVED_TYPE, b'{"outcome":"discarded","discarded_by":"admin"}', _TRACE)
+
+
+def _dead_letter(event_type: str, value: bytes, more: Mapping[str, str]) -> Envelope:
     return Envelope(
         topic=dead_letter_topic("placement"),
         key="local/default",
-        id=_ID.format(_number(DEAD_LETTER_TYPE)),
-        type=DEAD_LETTER_TYPE,
+        id=_ID.format(_number(event_type)),
+        type=event_type,
         source="yard/placement",
         subject="local/default",
         time=_at(0),
-        value=b'{"cluster":"local","pool":"default"}',
-        publish_seq=_number(DEAD_LETTER_TYPE),
-        extra=origin,
+        value=value,
+        publish_seq=_number(event_type),
+        extra={**_ORIGIN.headers(), **more},
     )
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import structlog
 import uvicorn
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
 from yard_obs.http_server import ObservedHttp
 from yard_obs.metrics import no_metrics
 from yard_obs.telemetry import Telemetry
 from yard_obs.tracing import acting_as
-from yard_runtime.http import install_problem_handlers, require_internal_token
+from yard_runtime.http import InternalOnly, install_problem_handlers
 from yard_runtime.metrics_endpoint import metrics_route
 from yard_runtime.service import ReportsProblems, Service
 
@@ -156,7 +156,7 @@ class ServiceHost:
             api = service.api()
             if api is not None:
                 install_problem_handlers(api)
-                api.router.dependencies.append(Depends(require_internal_token(self._token)))
+                guarded = InternalOnly(api, self._token)
                 metrics = no_metrics() if telemetry is None else telemetry.metrics
-                app.mount(f"/internal/{service.name}", ObservedHttp(api, metrics=metrics, service=service.name))
+                app.mount(f"/internal/{service.name}", ObservedHttp(guarded, metrics=metrics, service=service.name))
         return app

@@ -9,7 +9,9 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from yard_domain.errors import Conflict, InvalidField, Retryable
 
@@ -98,15 +100,29 @@ def install_problem_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, http_error)
 
 
-def require_internal_token(token: str) -> Any:
-    """A dependency that lets only the gateway in: owners' HTTP is not for people."""
+class InternalOnly:
+    """ASGI middleware that lets only the gateway in: owners' HTTP is not for people.
 
-    async def check(request: Request) -> None:
-        given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(), token.encode()):
-            raise Problem(401, "Unauthorized", "This address serves gpuyard's own services; use the gateway.")
+    Not a dependency: FastAPI applies those only to routes that are made after them, and services make their own.
+    """
 
-    return check
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not _is_internal(Headers(scope=scope).get("authorization", ""), self._token):
+            await _not_for_people().response()(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+def _is_internal(authorization: str, token: str) -> bool:
+    return hmac.compare_digest(authorization.removeprefix("Bearer ").encode(), token.encode())
+
+
+def _not_for_people() -> Problem:
+    return Problem(401, "Unauthorized", "This address serves gpuyard's own services; use the gateway.")
 
 
 def node_token(internal_token: str, node: str) -> str:

@@ -16,6 +16,7 @@ from yard_domain.errors import Fenced, Retryable
 from yard_obs.metrics import Metrics, no_metrics
 from yard_runtime.contained import contained
 from yard_runtime.cycle import Cycle, ScopeRunner
+from yard_runtime.dead_letters_api import DeadLetters, dead_letters_router
 from yard_runtime.pipeline_gauges import pipeline_gauges
 from yard_store.ports import Clock, Ids
 from yard_store.signals import listen
@@ -109,9 +110,15 @@ class EventService:
     _consumer: Consumer | None = field(default=None, init=False)
     _active: bool = field(default=False, init=False)
     _standby: bool = field(default=False, init=False)
+    _api: FastAPI | None = field(default=None, init=False)
 
-    def api(self) -> FastAPI | None:
-        return self.http
+    def api(self) -> FastAPI:
+        """The service's own HTTP, if it has any, and its dead letters."""
+        if self._api is None:
+            self._api = self.http or FastAPI(title=f"gpuyard {self.name}", openapi_url=None)
+            office = DeadLetters(self.store, scope=CONSUMER, instance=self.instance)
+            self._api.include_router(dead_letters_router(office))
+        return self._api
 
     @property
     def active(self) -> bool:

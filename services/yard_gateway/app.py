@@ -9,6 +9,7 @@ from pathlib import Path
 import structlog
 from fastapi import FastAPI
 
+from yard_events.dead_letters import SERVICE_OF_TOPIC
 from yard_events.registry import INVENTORY_STATE, JOBS_EVENTS, QUEUES_STATE
 from yard_gateway.agent_logs import AgentLogs
 from yard_gateway.api import create_app
@@ -19,14 +20,16 @@ from yard_gateway.directory import Directory
 from yard_gateway.feed import JOB_NEWS, Feed
 from yard_gateway.handlers import ReadModelHandlers
 from yard_gateway.http_protocol import limited_protocol
+from yard_gateway.parked_jobs import dead_letters
 from yard_gateway.settings import GatewaySettings
 from yard_gateway.submissions import SubmitBatcher
 from yard_gateway.tables import SCHEMA, TABLES
 from yard_gateway.tokens import Authenticator, install_bootstrap
 from yard_gateway.upstreams import Upstreams
 from yard_obs.metrics import Metrics
+from yard_runtime.dead_letters_api import DeadLetters
 from yard_runtime.host import server_for
-from yard_runtime.service import EventService, Runtime
+from yard_runtime.service import CONSUMER, EventService, Runtime
 from yard_store.migrations import migrate
 
 _log = structlog.get_logger("yard.gateway")
@@ -49,8 +52,8 @@ class GatewayService:
         self._metrics = metrics
 
     def api(self) -> FastAPI | None:
-        """Nobody asks the gateway for anything inside."""
-        return None
+        """Inside, the gateway has its dead letters only."""
+        return self._consumer.api()
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Serve until cancelled. Raises OSError when the address is taken."""
@@ -125,6 +128,7 @@ async def build(settings: GatewaySettings, runtime: Runtime) -> GatewayService:
         batcher=SubmitBatcher(requests, batch_limit=settings.submit_batch, queue_limit=settings.submit_queue),
         feed=feed,
         upstreams=upstreams,
+        dead_letters=DeadLetters(requests, scope=CONSUMER, instance=runtime.instance),
         logs=AgentLogs(internal_token=token, timeout_seconds=timeout),
         monotonic=time.monotonic,
         waiting_for=lambda: [] if active.is_set() else ["consumer"],
@@ -138,6 +142,7 @@ async def build(settings: GatewaySettings, runtime: Runtime) -> GatewayService:
             JOBS_EVENTS: handlers.job_events,
             INVENTORY_STATE: handlers.inventory_state,
             QUEUES_STATE: handlers.queue_state,
+            **dict.fromkeys(SERVICE_OF_TOPIC, dead_letters),
         },
         scopes={SCOPE: Retention(settings)},
         on_activate=lambda: directory.load(reads),

@@ -63,7 +63,7 @@ class ReadModelHandlers:
         if not facts:
             return
         jobs = await _load_jobs(uow, [fact for _, fact in facts])
-        seen = await _seen_events(uow, [received for received, _ in facts])
+        seen = await seen_events(uow, [received for received, _ in facts])
         fresh: list[tuple[Received, JobFact]] = []
         for received, fact in facts:
             job = jobs.get(fact.job_id)
@@ -73,7 +73,7 @@ class ReadModelHandlers:
                 seen.add(received.envelope.id)
                 fresh.append((received, fact))
         await _save_jobs(uow, jobs.values())
-        await _record(uow, [_job_event(received, fact, uow.now) for received, fact in fresh])
+        await record_events(uow, [_job_event(received, fact, uow.now) for received, fact in fresh])
         changed = sorted({fact.job_id for _, fact in fresh})
         if changed:
             for job_id in changed:
@@ -81,14 +81,14 @@ class ReadModelHandlers:
 
     async def inventory_state(self, batch: Sequence[Received], uow: UnitOfWork) -> None:
         facts = [(received, received.data) for received in batch if isinstance(received.data, InventoryNode)]
-        seen = await _seen_events(uow, [received for received, _ in facts])
+        seen = await seen_events(uow, [received for received, _ in facts])
         rows: list[dict[str, Any]] = []
         for received, fact in facts:
             if received.envelope.id not in seen:
                 seen.add(received.envelope.id)
                 data = fact.model_dump_json(exclude_none=True, exclude={"agent_url"})
-                rows.append(_event_row(received, data, uow.now, node=fact.node))
-        await _record(uow, rows)
+                rows.append(event_row(received, data, uow.now, node=fact.node))
+        await record_events(uow, rows)
         if rows:
             uow.tell(JOB_NEWS, NO_JOB)
 
@@ -163,7 +163,7 @@ async def _save_jobs(uow: UnitOfWork, jobs: Iterable[_Job]) -> None:
         await bulk_update(uow.connection, JOBS, [{name: getattr(job, name) for name in columns} for job in changed])
 
 
-async def _seen_events(uow: UnitOfWork, batch: Sequence[Received]) -> set[str]:
+async def seen_events(uow: UnitOfWork, batch: Sequence[Received]) -> set[str]:
     """The ids that were recorded before: an event told twice changes nothing, at whatever offset."""
     if not batch:
         return set()
@@ -177,10 +177,10 @@ def _job_event(received: Received, fact: JobFact, now: datetime) -> dict[str, An
         data = fact.model_dump_json(exclude_none=True, exclude={"tasks": {"__all__": {"agent_url"}}})
     else:
         data = fact.model_dump_json(exclude_none=True)
-    return _event_row(received, data, now, job_id=fact.job_id, project=fact.project_id)
+    return event_row(received, data, now, job_id=fact.job_id, project=fact.project_id)
 
 
-def _event_row(
+def event_row(
     received: Received,
     data: str,
     now: datetime,
@@ -201,7 +201,8 @@ def _event_row(
     }
 
 
-async def _record(uow: UnitOfWork, rows: Sequence[dict[str, Any]]) -> None:
+async def record_events(uow: UnitOfWork, rows: Sequence[dict[str, Any]]) -> None:
+    """Give the events their numbers, in this order."""
     if not rows:
         return
     first = await take_numbers(uow.connection, EVENT_COUNTER, len(rows))

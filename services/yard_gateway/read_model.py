@@ -4,7 +4,7 @@ import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,10 +15,28 @@ from yard_domain.reasons import SENTENCES
 from yard_domain.states import JobState
 from yard_gateway.database import Reads
 from yard_gateway.principals import Principal
-from yard_gateway.tables import COUNTERS, EVENT_COUNTER, EVENTS, JOBS
+from yard_gateway.tables import COUNTERS, EVENT_COUNTER, EVENTS, JOBS, PARKED_JOBS
 from yard_store.bulk import any_of
 
-_LISTED = tuple(column for column in JOBS.c if column.name not in ("document", "agents", "fact_offset", "fact_at"))
+_PARKED = (
+    # The one that failed stands for those that queue behind it.
+    sa.select(
+        sa.func.json_build_object(
+            "service", PARKED_JOBS.c.service, "topic", PARKED_JOBS.c.topic, "partition", PARKED_JOBS.c.partition,
+            "offset", PARKED_JOBS.c.log_offset, "error", PARKED_JOBS.c.error, "since", PARKED_JOBS.c.parked_at,
+            "records", sa.func.count().over(),
+        ).cast(sa.Text)
+    )
+    .where(PARKED_JOBS.c.job_id == JOBS.c.job_id)
+    .order_by(PARKED_JOBS.c.error.is_(None), PARKED_JOBS.c.parked_at, PARKED_JOBS.c.log_offset)
+    .limit(1)
+    .scalar_subquery()
+    .label("parked")
+)  # fmt: skip
+_LISTED = (
+    *(column for column in JOBS.c if column.name not in ("document", "agents", "fact_offset", "fact_at")),
+    _PARKED,
+)
 _FULL = (*_LISTED, JOBS.c.document, JOBS.c.agents)
 _SENTENCES: dict[str, str] = {reason.value: text for reason, text in SENTENCES.items()}
 
@@ -92,6 +110,7 @@ def job_json(row: Any, *, full: bool) -> bytes:
             "ended_at": row.ended_at,
             "exit_code": row.exit_code,
             "labels": row.labels,
+            "parked": _parked(row.parked) if row.parked is not None else None,
         }
     )
     parts = {"tasks": row.tasks, "places": row.places, "task_ends": row.task_ends}
@@ -99,6 +118,12 @@ def job_json(row: Any, *, full: bool) -> bytes:
         parts["spec"] = row.document
     tail = "".join(f',"{name}":{text}' for name, text in parts.items())
     return head[:-1] + tail.encode() + b"}"
+
+
+def _parked(text: str) -> dict[str, Any]:
+    """PostgreSQL writes times in the zone of the session."""
+    found = json.loads(text)
+    return found | {"since": datetime.fromisoformat(found["since"]).astimezone(UTC)}
 
 
 def jobs_page_json(rows: Sequence[Any], next_before: int | None) -> bytes:
@@ -146,6 +171,7 @@ class _NewJob:
     exit_code: int | None = None
     places: str = "[]"
     task_ends: str = "[]"
+    parked: str | None = None
 
 
 def encode_cursor(before: int) -> str:

@@ -115,6 +115,19 @@ class QueueRow(GatewayTable, table=True):
     gpu_quota: int = Field(sa_column=Column(BigInteger, nullable=False))
 
 
+class ParkedJobRow(GatewayTable, table=True):
+    """A record about a job that a service has parked. `error` is null when it only queues behind another."""
+
+    __tablename__ = "parked_jobs"
+    service: str = Field(primary_key=True)
+    topic: str = Field(primary_key=True)
+    partition: int = Field(primary_key=True)
+    log_offset: int = Field(sa_column=Column(BigInteger, primary_key=True))
+    job_id: str
+    error: str | None
+    parked_at: datetime = _time(nullable=False)
+
+
 def table(row: type[GatewayTable]) -> Any:
     """The Core table of a row class."""
     return row.__table__  # type: ignore[attr-defined]
@@ -126,3 +139,4 @@ IDEMPOTENCY = table(IdempotencyRow)
 JOBS = table(JobRow)
 EVENTS = table(EventRow)
 QUEUES = table(QueueRow)
+PARKED_JOBS = table(ParkedJobRow)

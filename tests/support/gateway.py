@@ -30,7 +30,7 @@ from yard_events.types import (
 from yard_gateway.app import GatewayService, build
 from yard_gateway.settings import GatewaySettings
 from yard_runtime.host import server_for
-from yard_runtime.http import Problem, install_problem_handlers, node_token, require_internal_token
+from yard_runtime.http import InternalOnly, Problem, install_problem_handlers, node_token
 from yard_runtime.service import Runtime
 
 ADMIN_TOKEN = "yard_the-admin-token-of-the-tests"
@@ -54,7 +54,8 @@ class Owners:
     """(method, path with query, principal) of what was asked."""
 
     def app(self, internal_token: str) -> FastAPI:
-        app = FastAPI(dependencies=[Depends(require_internal_token(internal_token)), Depends(self._record)])
+        app = FastAPI(dependencies=[Depends(self._record)])
+        app.add_middleware(InternalOnly, token=internal_token)
         install_problem_handlers(app)
 
         @app.get("/internal/admission/queues")

@@ -8,20 +8,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from yard_allinone.schemas.events import Schema, event_schemas
+from yard_events.dead_letters import DEAD_LETTER_TYPES, PARKED_TYPE
 from yard_events.envelope import CONTENT_TYPE, MAX_PUBLISH_SEQ, SPEC_VERSION, data_schema
-from yard_events.golden import DEAD_LETTER_TYPE
 from yard_events.registry import CONSUMING_SERVICES, TOPICS, Policy, Topic, dead_letter_topic
 
 VERSION = "1"
 """Of the document as a whole; each event type carries its own."""
 
 BINDING_VERSION = "0.5.0"
-_DEAD_LETTER_HEADERS = {
+_ORIGIN_HEADERS = {
     "yard_dlq_topic": "Topic of the original.",
     "yard_dlq_partition": "Its partition.",
     "yard_dlq_offset": "Its offset.",
-    "yard_dlq_error": "Why it is parked.",
 }
+_ERROR_HEADER = {"yard_dlq_error": "Why it is parked."}
 _DESCRIPTION = (
     "Work and facts of gpuyard on Apache Kafka. A topic has one writing service; what must stay in order shares a key, "
     "and a key stays in its partition for ever (CRC-32 of the key, modulo the partitions). Records are CloudEvents 1.0 "
@@ -63,7 +63,7 @@ def _topic_types(topic: Topic, schemas: Mapping[str, Schema]) -> list[str]:
     for name, schema in schemas.items():
         by_topic[schema["x-topic"]].append(name)
     for service in CONSUMING_SERVICES:
-        by_topic[dead_letter_topic(service)] = [DEAD_LETTER_TYPE]
+        by_topic[dead_letter_topic(service)] = list(DEAD_LETTER_TYPES)
     return by_topic[topic.name]
 
 
@@ -109,7 +109,8 @@ def _send(topic: Topic, types: list[str]) -> Schema:
 
 
 def _message(name: str, schema: Schema) -> Schema:
-    more = _DEAD_LETTER_HEADERS if name == DEAD_LETTER_TYPE else {}
+    more = _ORIGIN_HEADERS if name in DEAD_LETTER_TYPES else {}
+    more = more | (_ERROR_HEADER if name == PARKED_TYPE else {})
     own: Schema = {
         "type": "object",
         "required": sorted(more),

@@ -2,14 +2,16 @@
 
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
 from yard_events import types
 from yard_events.base import EventModel, models
+from yard_events.dead_letters import PARKED_TYPE, RESOLVED_TYPE, DeadLetterResolved
 from yard_events.envelope import data_schema
-from yard_events.golden import DEAD_LETTER_TYPE
 from yard_events.registry import TOPICS
 
+DEAD_LETTER_TOPICS = "yard.dlq.<service>.v1"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 Schema = dict[str, Any]
@@ -31,41 +33,45 @@ def known_types() -> dict[str, type[EventModel]]:
 
 def event_schema(model: type[EventModel]) -> Schema:
     """The schema of one type's value. Unknown properties are allowed everywhere: later versions add some."""
+    return _schema(model, model.TYPE, model.TOPIC, TOPICS[model.TOPIC].key)
+
+
+def _schema(model: type[BaseModel], name: str, topic: str, key: str) -> Schema:
     made = _open(model.model_json_schema(schema_generator=_Plain))
     parts = made.pop("$defs", {})
-    schema: Schema = {
-        "$schema": DIALECT,
-        "$id": data_schema(model.TYPE),
-        "title": made.pop("title"),
-        "description": made.pop("description"),
-        "x-type": model.TYPE,
-        "x-topic": model.TOPIC,
-        "x-key": TOPICS[model.TOPIC].key,
-    } | made
+    schema = _head(name, topic, key, made.pop("title"), made.pop("description")) | made
     return schema | ({"$defs": parts} if parts else {})
 
 
-def dead_letter_schema() -> Schema:
-    """A dead letter's value is the parked record's, so any; headers say where it comes from."""
+def _head(name: str, topic: str, key: str, title: str, description: str) -> Schema:
     return {
         "$schema": DIALECT,
-        "$id": data_schema(DEAD_LETTER_TYPE),
-        "title": "DeadLetter",
-        "description": (
-            "A record that a service cannot handle, or one queued behind it: the bytes of the original, whatever they "
-            "are. Headers yard_dlq_topic, yard_dlq_partition, yard_dlq_offset and yard_dlq_error say whence and why; "
-            "the original's headers travel as yard_dlq_header_…"
-        ),
-        "x-type": DEAD_LETTER_TYPE,
-        "x-topic": "yard.dlq.<service>.v1",
-        "x-key": "original",
+        "$id": data_schema(name),
+        "title": title,
+        "description": description,
+        "x-type": name,
+        "x-topic": topic,
+        "x-key": key,
+    }
+
+
+def dead_letter_schemas() -> dict[str, Schema]:
+    """What was parked and how that ended. The value of the first is the parked record's, so any."""
+    words = (
+        "A record that a service cannot handle, or one queued behind it: the bytes of the original, whatever they "
+        "are. Headers yard_dlq_topic, yard_dlq_partition, yard_dlq_offset and yard_dlq_error say whence and why; "
+        "the original's headers travel as yard_dlq_header_…"
+    )
+    return {
+        PARKED_TYPE: _head(PARKED_TYPE, DEAD_LETTER_TOPICS, "original", "DeadLetter", words),
+        RESOLVED_TYPE: _schema(DeadLetterResolved, RESOLVED_TYPE, DEAD_LETTER_TOPICS, "original"),
     }
 
 
 def event_schemas() -> dict[str, Schema]:
     """All of them, by type."""
     schemas = {name: event_schema(model) for name, model in known_types().items()}
-    return dict(sorted((schemas | {DEAD_LETTER_TYPE: dead_letter_schema()}).items()))
+    return dict(sorted((schemas | dead_letter_schemas()).items()))
 
 
 def _open(value: Any) -> Any:

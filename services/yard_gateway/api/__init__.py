@@ -9,7 +9,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from yard_domain.errors import Retryable
-from yard_gateway.api import access, fleet, jobs, streams, system
+from yard_gateway.api import access, dead_letters, fleet, jobs, streams, system
 from yard_gateway.api.described import DESCRIPTION, schemas
 from yard_gateway.api.parts import Parts
 from yard_obs.http_server import ObservedHttp
@@ -52,7 +52,7 @@ def create_app(parts: Parts | None = None, metrics: Metrics | None = None) -> Fa
     app.add_middleware(_SecurityHeaders)
     if metrics is not None:
         app.add_middleware(ObservedHttp, metrics=metrics, service="gateway")
-    for module in (jobs, streams, fleet, access, system):
+    for module in (jobs, streams, fleet, dead_letters, access, system):
         app.include_router(module.router)
     app.openapi = lambda: _describe(app)  # type: ignore[method-assign]
     return app

@@ -61,6 +61,7 @@ JOB_EXAMPLE: Described = {
     "ended_at": None,
     "exit_code": None,
     "labels": {"team": "nlp"},
+    "parked": None,
     "places": [
         {
             "task_rank": 0,
@@ -117,6 +118,12 @@ def _items(schema: Described, **more: Described) -> Described:
 
 def _body(schema: Described, example: Any, *, required: bool = True) -> Described:
     return {"required": required, "content": {JSON: {"schema": schema, "example": example}}}
+
+
+def _object(*texts: str, **others: Described) -> Described:
+    """An object with these properties, all of them always there; `texts` are strings."""
+    properties = {name: {"type": "string"} for name in texts} | others
+    return {"type": "object", "required": sorted(properties), "properties": properties}
 
 
 _OBJECT: Described = {"type": "object"}
@@ -213,6 +220,43 @@ ME = _described(
     {"type": "object", "required": ["name", "role", "projects"]},
     {"name": "admin", "role": "admin", "projects": None},
 )
+_LETTER_EXAMPLE: Described = {
+    "service": "billing",
+    "topic": "yard.placement.decisions.v1",
+    "partition": 0,
+    "offset": 4711,
+    "key": "local/default",
+    "type": "yard.placement.released.v1",
+    "value_bytes": 18,
+    "error": "KeyError: 'alloc-1'",
+    "parked_at": "2026-03-01T09:00:00+00:00",
+    "retry_requested_at": None,
+}
+_UNAVAILABLE: Described = {"type": "array", "items": _OBJECT, "description": "Services that did not answer."}
+_COUNT: Described = {"type": "integer", "minimum": 0}
+_LETTER = _object("service", "topic", "key", "type", partition=_COUNT, offset=_COUNT, error=_NULLABLE_TEXT)
+_LETTER_OF_KEY = _object("service", "topic", "key", "type", partition=_COUNT, offset=_COUNT, behind=_COUNT)
+DEAD_LETTERS = _described(
+    "Dead letters; `error` is null for one that only queues behind another of its key",
+    _items(_LETTER, total=_COUNT, unavailable=_UNAVAILABLE),
+    {"items": [_LETTER_EXAMPLE], "total": 1, "unavailable": []},
+)
+DEAD_LETTER = _described(
+    "The dead letter; `behind`: how many of its key queue behind it",
+    _object("service", "topic", "key", "type", "value", "value_encoding", behind=_COUNT, headers=_OBJECT),
+    _LETTER_EXAMPLE | {"headers": {}, "behind": 0, "value": '{"released":true}', "value_encoding": "utf-8"},
+)
+DISCARDED_LETTER = _described("What was discarded", _LETTER_OF_KEY, _LETTER_EXAMPLE | {"behind": 0})
+KEY_REQUESTED = _described(
+    "How many records of the key will be tried",
+    _object("service", "key", records=_COUNT),
+    {"service": "billing", "key": "local/default", "records": 3},
+)
+DEAD_LETTERS_REQUESTED = _described(
+    "How many records will be tried",
+    _items(_object("service", records=_COUNT), unavailable=_UNAVAILABLE),
+    {"items": [{"service": "billing", "records": 3}], "unavailable": []},
+)
 SUBMIT_BODY: Described = {
     "required": True,
     "content": {
@@ -275,6 +319,11 @@ def _job_schema() -> Described:
         "ended_at": {"type": ["string", "null"], "format": "date-time"},
         "exit_code": {"type": ["integer", "null"]},
         "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+        "parked": {
+            "type": ["object", "null"],
+            "description": "An event about the job that a service could not handle, until it is retried or discarded: "
+            "service, topic, partition, offset, error, since, and how many records of the job are parked.",
+        },
         "places": {"type": "array", "items": _OBJECT},
         "task_ends": {"type": "array", "items": _OBJECT},
     }

@@ -18,6 +18,7 @@ from yard_gateway.settings import GatewaySettings
 from yard_gateway.submissions import SubmitBatcher
 from yard_gateway.tokens import Authenticator
 from yard_gateway.upstreams import Upstreams
+from yard_runtime.dead_letters_api import DeadLetters
 from yard_runtime.http import Problem
 from yard_store.unit_of_work import Store
 
@@ -25,7 +26,8 @@ from yard_store.unit_of_work import Store
 @dataclass(frozen=True, slots=True)
 class Parts:
     """Everything that a request may need. `store` is for the writes of requests; the consumer has one of its own, so
-    that a request need not wait for a batch of facts. `waiting_for` names what is not up yet."""
+    that a request need not wait for a batch of facts. `dead_letters` are the gateway's own. `waiting_for` names what is
+    not up yet."""
 
     settings: GatewaySettings
     store: Store
@@ -35,6 +37,7 @@ class Parts:
     batcher: SubmitBatcher
     feed: Feed
     upstreams: Upstreams
+    dead_letters: DeadLetters
     logs: AgentLogs
     monotonic: Callable[[], float]
     waiting_for: Callable[[], list[str]]

@@ -16,8 +16,17 @@ from yard_allinone.schemas.files import golden_document
 from yard_bus import dead_letters
 from yard_bus.protocol import PartitionRef, Record
 from yard_events.base import unwrap
+from yard_events.dead_letters import (
+    DEAD_LETTER_TYPES,
+    PARKED_TYPE,
+    RESOLVED_TYPE,
+    DeadLetterResolved,
+    Origin,
+    error_of,
+    origin_of,
+)
 from yard_events.envelope import data_schema, from_headers
-from yard_events.golden import DEAD_LETTER_TYPE, golden_events
+from yard_events.golden import golden_events
 from yard_events.registry import TOPICS
 
 FOLDER = Path(__file__).parents[3] / "schemas"
@@ -30,12 +39,11 @@ def published(kind: str, name: str) -> dict[str, Any]:
 
 
 def test_every_type_has_one() -> None:
-    assert PUBLISHED == sorted([*known_types(), DEAD_LETTER_TYPE]) == [event.type for event in golden_events()]
-    assert DEAD_LETTER_TYPE == dead_letters.DEAD_LETTER_TYPE
+    assert PUBLISHED == sorted([*known_types(), *DEAD_LETTER_TYPES]) == [event.type for event in golden_events()]
 
 
 def test_a_dead_letter_is_as_the_consumer_makes_it() -> None:
-    golden = published("golden", DEAD_LETTER_TYPE)
+    golden = published("golden", PARKED_TYPE)
     origin = {name: text for name, text in golden["headers"].items() if name.startswith("yard_dlq_header_")}
     record = Record(
         PartitionRef(golden["headers"]["yard_dlq_topic"], int(golden["headers"]["yard_dlq_partition"]), ""),
@@ -45,10 +53,22 @@ def test_a_dead_letter_is_as_the_consumer_makes_it() -> None:
         {name.removeprefix("yard_dlq_header_"): text for name, text in origin.items()},
         json.dumps(golden["value"], separators=(",", ":")).encode(),
     )
-    envelope = next(event for event in golden_events() if event.type == DEAD_LETTER_TYPE)
+    envelope = next(event for event in golden_events() if event.type == PARKED_TYPE)
     unit_of_work = SimpleNamespace(new_id=lambda _prefix: envelope.id, now=envelope.time)
     made = dead_letters._dead_letter(unit_of_work, "placement", record, golden["headers"]["yard_dlq_error"])
     assert replace(made, publish_seq=envelope.publish_seq) == envelope
+    assert error_of(made.extra) == golden["headers"]["yard_dlq_error"]
+
+
+def test_the_end_of_a_dead_letter_is_as_the_consumer_makes_it() -> None:
+    envelope = next(event for event in golden_events() if event.type == RESOLVED_TYPE)
+    unit_of_work = SimpleNamespace(new_id=lambda _prefix: envelope.id, now=envelope.time)
+    end = DeadLetterResolved.model_validate_json(envelope.value)
+    key = dead_letters.OfKey("yard.placement.requests.v1", 0, "local/default")
+    made = dead_letters._resolved(unit_of_work, "placement", key, 4711, end)
+    trace = {name: text for name, text in envelope.extra.items() if name.startswith("trace")}
+    assert replace(made, publish_seq=envelope.publish_seq, extra=made.extra | trace) == envelope
+    assert origin_of(made.extra) == Origin("yard.placement.requests.v1", 0, 4711)
 
 
 def test_they_are_always_the_same() -> None:
@@ -90,7 +110,7 @@ def test_the_code_reads_it_and_writes_the_same_again(name: str) -> None:
     envelope = from_headers(golden["topic"], golden["key"], golden["headers"], json.dumps(golden["value"]).encode())
     data = unwrap(envelope)
     assert golden_document(envelope) == golden
-    if name == DEAD_LETTER_TYPE:
+    if name in DEAD_LETTER_TYPES:
         assert data is None
         return
     assert isinstance(data, known_types()[name])

@@ -1,0 +1,1 @@
+"""gpuyard's dashboards and alerts, from the catalogue of its metrics."""

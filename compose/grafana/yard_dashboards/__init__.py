@@ -1,1 +1,0 @@
-"""gpuyard's Grafana dashboards, built from the catalogue of metrics. `python -m yard_dashboards write|check`."""
