@@ -64,7 +64,9 @@ class DeadLetterList(DeadLetterFilter):
     limit: int = Field(100, ge=1, le=LIMIT)
 
 
-@router.get("/v1/dlq", summary="List dead letters, oldest first", responses=answers({200: DEAD_LETTERS}, 401, 403, 422))
+@router.get(
+    "/v1/dlq", summary="List dead letters, oldest first", responses=answers({200: DEAD_LETTERS}, 401, 403, 422, 503)
+)
 async def list_dead_letters(parts: AllParts, admin: Admin, query: Annotated[DeadLetterList, Query()]) -> Response:
     """A service that does not answer is named in `unavailable`; the others' are listed all the same."""
     asked = [("limit", str(query.limit)), *query.query()]
@@ -85,7 +87,7 @@ async def list_dead_letters(parts: AllParts, admin: Admin, query: Annotated[Dead
     "/v1/dlq/retry",
     summary="Try everything again",
     status_code=202,
-    responses=answers({202: DEAD_LETTERS_REQUESTED}, 401, 403, 422),
+    responses=answers({202: DEAD_LETTERS_REQUESTED}, 401, 403, 422, 503),
 )
 async def retry_dead_letters(parts: AllParts, admin: Admin, query: Annotated[DeadLetterFilter, Query()]) -> Response:
     """Of all services or one, of all keys or one. What fails again stays parked with its new error."""

@@ -127,7 +127,7 @@ def test_the_owners_answer_through_the_gateway(client: httpx.Client) -> None:
     for path in ("/v1/queues", "/v1/usage", "/v1/audit"):
         answer = client.get(path)
         assert answer.status_code == 200, f"{path}: {answer.text}"
-    assert client.get("/v1/audit").json()["violations"] == []
+    assert client.get("/v1/audit").json()["findings"] == []
 
 
 async def test_prometheus_scrapes_everything_with_its_own_token(stack: ComposeProcesses, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_the_metrics_token_opens_nothing_else(stack: ComposeProcesses) -> None:
     assert httpx.get(f"{stack.url}/v1/jobs", headers=headers).status_code == 401
 
 
-def test_z_every_process_ends_at_sigterm(stack: ComposeProcesses) -> None:
+def test_every_process_ends_at_sigterm(stack: ComposeProcesses) -> None:
     for process in stack.processes.values():
         process.terminate()
     for name, process in stack.processes.items():

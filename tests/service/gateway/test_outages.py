@@ -12,7 +12,7 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from support.contract import until
+from support.contract import event, until
 from support.gateway import Gateway, document, event_stream, fact, raw_exchange, running_gateway
 from support.log import events_of
 from support.severing_proxy import Sever, SeveringProxy
@@ -48,6 +48,14 @@ class Behind:
                 return bool(await connection.scalar(text("SELECT count(*) FROM gateway.timers")))
 
         await until(planned, "its first pruning is planned")
+        topics = sorted(self.gateway.service._consumer.handlers)
+        await self.direct.bus.publish([event(1, topic=name, kind="yard.tests.nothing.v1") for name in topics])
+
+        async def consumed() -> bool:
+            async with self.direct.engine.connect() as connection:
+                return await connection.scalar(text("SELECT count(*) FROM gateway.offsets")) == len(topics)
+
+        await until(consumed, "it reads every topic")
 
     async def jobs(self) -> int:
         async with self.direct.engine.connect() as connection:

@@ -146,6 +146,13 @@ def test_rules_are_mounted_where_prometheus_looks() -> None:
         assert source.is_file()
 
 
+def test_every_container_that_prometheus_looks_for_is_missed_when_it_is_gone() -> None:
+    [group] = configuration("prometheus/stack.yaml")["groups"]
+    [rule] = group["rules"]
+    [discovery] = _job("gpuyard")["dns_sd_configs"]
+    assert re.findall(r'absent\(up\{job="gpuyard",target="([\w-]+)"\}\)', rule["expr"]) == discovery["names"]
+
+
 def test_grafana_asks_prometheus_and_tempo_where_they_listen() -> None:
     ports = {"prometheus": PROMETHEUS_PORT, "tempo": TEMPO["server"]["http_listen_port"]}
     assert DATA_SOURCES.keys() == ports.keys()
