@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import structlog
 
-from yard_bus.dead_letters import load_parked_keys, park
+from yard_bus.dead_letters import PARKED_NEWS, load_parked_keys, park
 from yard_bus.deduplication import SeenSequences
 from yard_bus.following import follow
 from yard_bus.protocol import OffsetGone, PartitionRef, Record, Session
@@ -193,6 +193,7 @@ class _PartitionLoop:
             behind = [record for record in fresh if record.key in self._parked]
             if behind:
                 await park(uow, self._store.tables, behind, error=None)
+                uow.tell(PARKED_NEWS, "")  # what they wait for may have been decided while they came
             received = [receive(record) for record in fresh if record.key not in self._parked]
             if received:
                 with processing(self._store.schema, received):

@@ -20,7 +20,7 @@ from yard_events.dead_letters import (
     DeadLetterResolved,
     Origin,
 )
-from yard_events.envelope import Envelope
+from yard_events.envelope import MAX_KEY_BYTES, MAX_VALUE_BYTES, Envelope
 from yard_events.registry import dead_letter_topic
 from yard_obs.catalogue import DESTINATION, MESSAGE_ID
 from yard_obs.tracing import sent
@@ -32,6 +32,7 @@ PARKED_NEWS = "parked"
 """Somebody decided what becomes of a parked key."""
 
 MAX_ERROR_CHARACTERS = 2000
+_HEADERS = 50
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -91,20 +92,23 @@ def _tell(uow: UnitOfWork, tables: ServiceTables, topic: str, event: Envelope) -
 
 
 def _dead_letter(uow: UnitOfWork, service: str, record: Record, error: str | None) -> Envelope:
-    """The value is the record's own bytes, whatever they are; its headers travel under a prefix."""
+    """The value is the record's own bytes, whatever they are; its headers travel under a prefix. Of a stranger's record
+    that is larger than ours may be, only the beginning travels: the table has all of it."""
+    cut = {"yard_dlq_cut": "true"} if len(record.value) > MAX_VALUE_BYTES or len(record.key) > MAX_KEY_BYTES else {}
     origin = Origin(record.ref.topic, record.ref.partition, record.offset)
     return Envelope(
         topic=dead_letter_topic(service),
-        key=record.key,
+        key=record.key[:MAX_KEY_BYTES],
         id=uow.new_id("evt"),
         type=PARKED_TYPE,
         source=f"yard/{service}",
-        subject=record.key,
+        subject=record.key[:MAX_KEY_BYTES],
         time=uow.now,
-        value=record.value,
+        value=record.value[:MAX_VALUE_BYTES],
         extra=origin.headers()
         | {"yard_dlq_error": error or QUEUED_BEHIND}
-        | {f"yard_dlq_header_{name}": text for name, text in record.headers.items()},
+        | {f"yard_dlq_header_{name[:200]}": text[:4000] for name, text in list(record.headers.items())[:_HEADERS]}
+        | cut,
     )
 
 
@@ -198,9 +202,14 @@ async def discard(uow: UnitOfWork, tables: ServiceTables, key: OfKey, offset: in
 
 
 async def requested_keys(connection: AsyncConnection, tables: ServiceTables) -> list[OfKey]:
+    """Keys that somebody wants tried, and those whose oldest record waits behind nothing: what it waited for was handled
+    or discarded while it came."""
     t = tables.parked
-    statement = sa.select(t.c.topic, t.c.partition, t.c.key).where(t.c.retry_requested_at.is_not(None)).distinct()
-    return sorted(OfKey(*row) for row in await connection.execute(statement))
+    place = (t.c.topic, t.c.partition, t.c.key)
+    requested = sa.select(*place).where(t.c.retry_requested_at.is_not(None))
+    oldest = sa.select(*place, t.c.error).distinct(*place).order_by(*place, t.c.log_offset).subquery()
+    free = sa.select(oldest.c.topic, oldest.c.partition, oldest.c.key).where(oldest.c.error.is_(None))
+    return sorted(OfKey(*row) for row in await connection.execute(requested.union(free)))
 
 
 async def parked_keys(connection: AsyncConnection, tables: ServiceTables) -> dict[tuple[str, int], set[str]]:

@@ -158,6 +158,37 @@ def usage(query: Mapping[str, str]) -> Call[models.Usage]:
     return Call("GET", "/v1/usage", query)
 
 
+# --- dead letters ----------------------------------------------------------------------------------------------------
+
+
+def list_dead_letters(query: Mapping[str, str]) -> Call[models.DeadLetterPage]:
+    return Call("GET", "/v1/dlq", query)
+
+
+def show_dead_letter(service: str, topic: str, partition: int, offset: int) -> Call[models.ShownDeadLetter]:
+    return Call("GET", _dead_letter(service, topic, partition, offset))
+
+
+def retry_dead_letter(service: str, topic: str, partition: int, offset: int) -> Call[models.RetriedKey]:
+    return Call("POST", f"{_dead_letter(service, topic, partition, offset)}/retry")
+
+
+def retry_dead_letters(query: Mapping[str, str]) -> Call[models.RetriedServices]:
+    return Call("POST", "/v1/dlq/retry", query)
+
+
+def discard_dead_letter(service: str, topic: str, partition: int, offset: int) -> Call[models.DiscardedDeadLetter]:
+    """Not sent again by itself: whoever loses an answer should look before discarding more."""
+    return Call("DELETE", _dead_letter(service, topic, partition, offset), idempotent=False)
+
+
+def _dead_letter(service: str, topic: str, partition: int, offset: int) -> str:
+    return f"/v1/dlq/{_segment(service)}/{_segment(topic)}/{partition}/{offset}"
+
+
+# --- the caller, the books -------------------------------------------------------------------------------------------
+
+
 def me() -> Call[models.Me]:
     return Call("GET", "/v1/me")
 

@@ -211,6 +211,27 @@ class YardClient:
         query = calls.params(group_by=group_by, project=project, queue=queue, job=job, since=since, until=until)
         return self.send(calls.usage(query))
 
+    def dead_letters(
+        self, *, service: str | None = None, key: str | None = None, limit: int | None = None
+    ) -> models.DeadLetterPage:
+        """What services could not handle, oldest first. Services that do not answer are named in the page."""
+        return self.send(calls.list_dead_letters(calls.params(service=service, key=key, limit=limit)))
+
+    def dead_letter(self, service: str, topic: str, partition: int, offset: int) -> models.ShownDeadLetter:
+        return self.send(calls.show_dead_letter(service, topic, partition, offset))
+
+    def retry_dead_letter(self, service: str, topic: str, partition: int, offset: int) -> models.RetriedKey:
+        """Has the record's key tried again, all of it and in order."""
+        return self.send(calls.retry_dead_letter(service, topic, partition, offset))
+
+    def retry_dead_letters(self, *, service: str | None = None, key: str | None = None) -> models.RetriedServices:
+        """Has everything tried again, of all services or one, of all keys or one."""
+        return self.send(calls.retry_dead_letters(calls.params(service=service, key=key)))
+
+    def discard_dead_letter(self, service: str, topic: str, partition: int, offset: int) -> models.DiscardedDeadLetter:
+        """Gives one record up for good; what queues behind it is tried."""
+        return self.send(calls.discard_dead_letter(service, topic, partition, offset))
+
     def me(self) -> models.Me:
         return self.send(calls.me())
 

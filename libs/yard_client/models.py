@@ -34,6 +34,18 @@ class TaskEnd(TypedDict):
     detail: str | None
 
 
+class Parked(TypedDict):
+    """An event about a job that a service could not handle; `error` is null for one that queues behind another."""
+
+    service: str
+    topic: str
+    partition: int
+    offset: int
+    error: str | None
+    since: str
+    records: int
+
+
 class Job(TypedDict):
     """`spec` is missing in lists. `reason_text` is the human sentence of `reason`; `detail` adds figures."""
 
@@ -56,6 +68,7 @@ class Job(TypedDict):
     ended_at: str | None
     exit_code: int | None
     labels: dict[str, str]
+    parked: NotRequired[Parked | None]
     places: list[Place]
     task_ends: list[TaskEnd]
 
@@ -189,3 +202,60 @@ class Audit(TypedDict):
     checked_at: str
     findings: list[Finding]
     checks: list[Check]
+
+
+class DeadLetter(TypedDict):
+    """A record that a service could not handle. `error` is null for one that only queues behind another of its key."""
+
+    service: str
+    topic: str
+    partition: int
+    offset: int
+    key: str
+    type: str
+    value_bytes: int
+    error: str | None
+    parked_at: str
+    retry_requested_at: str | None
+
+
+class ShownDeadLetter(DeadLetter):
+    """`value` is text, or base64, as `value_encoding` says (`utf-8`, `base64`). `behind`: of its key, after it."""
+
+    headers: dict[str, str]
+    behind: int
+    value: str
+    value_encoding: str
+
+
+class DiscardedDeadLetter(DeadLetter):
+    behind: int
+
+
+class Unavailable(TypedDict):
+    service: str
+    detail: str
+
+
+class DeadLetterPage(TypedDict):
+    """The oldest, of `total`, of the services that are not `unavailable`."""
+
+    items: list[DeadLetter]
+    total: int
+    unavailable: list[Unavailable]
+
+
+class RetriedKey(TypedDict):
+    service: str
+    key: str
+    records: int
+
+
+class RetriedService(TypedDict):
+    service: str
+    records: int
+
+
+class RetriedServices(TypedDict):
+    items: list[RetriedService]
+    unavailable: list[Unavailable]

@@ -10,6 +10,8 @@ CONTENT_TYPE = "application/json"
 SPEC_VERSION = "1.0"
 MAX_VALUE_BYTES = 2**20
 """The largest value that may travel, on every bus; topics take somewhat more, for headers."""
+MAX_KEY_BYTES = 8192
+"""The longest key and subject together."""
 MAX_PUBLISH_SEQ = 2**63 - 1
 
 

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from yard_domain.errors import Conflict, Fenced, Permanent, Retryable
 from yard_events.base import EventModel, wrap
-from yard_events.envelope import MAX_VALUE_BYTES, Envelope
+from yard_events.envelope import MAX_KEY_BYTES, MAX_VALUE_BYTES, Envelope
 from yard_obs.catalogue import CONVERSATION_ID, DESTINATION, JOB_ID, MESSAGE_ID
 from yard_obs.metrics import Metrics, no_metrics
 from yard_obs.tracing import TraceHeaders, sent
@@ -106,6 +106,8 @@ class UnitOfWork:
             raise Permanent(
                 f"{event.TYPE} about {envelope.subject}: {len(envelope.value)} bytes, {MAX_VALUE_BYTES} may travel"
             )
+        if len(envelope.key) + len(envelope.subject) > MAX_KEY_BYTES:
+            raise Permanent(f"{event.TYPE}: key and subject have more than {MAX_KEY_BYTES} characters")
         self._events.append(envelope)
 
     def emit_raw(self, envelope: Envelope) -> None:

@@ -58,6 +58,8 @@ class State:
     tokens: list[dict[str, Any]] = field(default_factory=list)
     audit: dict[str, Any] = field(default_factory=dict)
     usage: dict[str, Any] = field(default_factory=dict)
+    dead_letters: list[dict[str, Any]] = field(default_factory=list)
+    silent_services: list[str] = field(default_factory=list)
     received: list[Received] = field(default_factory=list)
     # Answers instead of the next ones, by path: a Problem, or "break" to cut the connection after the work was done.
     faults: list[tuple[str, Problem | str]] = field(default_factory=list)
@@ -218,6 +220,7 @@ def _app(gateway: GatewayDouble) -> FastAPI:
     _job_routes(app, gateway)
     _stream_routes(app, gateway)
     _other_routes(app, gateway)
+    _dead_letter_routes(app, gateway)
     return app
 
 
@@ -473,3 +476,61 @@ def _other_routes(app: FastAPI, gateway: GatewayDouble) -> None:
     @app.get("/v1/me")
     async def me() -> dict[str, Any]:
         return {"name": "alice", "role": "submitter", "projects": ["default"]}
+
+
+def _dead_letter_routes(app: FastAPI, gateway: GatewayDouble) -> None:
+    state = gateway.state
+    one = "/v1/dlq/{service}/{topic}/{partition}/{offset}"
+
+    def wanted(service: str | None, key: str | None) -> list[dict[str, Any]]:
+        return [
+            letter for letter in state.dead_letters
+            if service in (None, letter["service"]) and key in (None, letter["key"])
+            and letter["service"] not in state.silent_services
+        ]  # fmt: skip
+
+    def silent() -> list[dict[str, str]]:
+        return [{"service": name, "detail": "It does not answer."} for name in state.silent_services]
+
+    def letter_at(service: str, topic: str, partition: int, offset: int) -> dict[str, Any]:
+        for letter in state.dead_letters:
+            if (letter["service"], letter["topic"], letter["partition"], letter["offset"]) == (
+                service, topic, partition, offset
+            ):  # fmt: skip
+                return letter
+        raise Problem(404, "Not found", f"No dead letter is at {topic}/{partition}@{offset}.")
+
+    def behind(letter: dict[str, Any]) -> int:
+        return sum(other["key"] == letter["key"] and other["offset"] > letter["offset"] for other in state.dead_letters)
+
+    @app.get("/v1/dlq")
+    async def letters(service: str | None = None, key: str | None = None, limit: int = 100) -> dict[str, Any]:
+        found = wanted(service, key)
+        hidden = ("headers", "value", "value_encoding")
+        items = [{name: part for name, part in letter.items() if name not in hidden} for letter in found[:limit]]
+        return {"items": items, "total": len(found), "unavailable": silent()}
+
+    @app.post("/v1/dlq/retry", status_code=202)
+    async def retry_all(service: str | None = None, key: str | None = None) -> dict[str, Any]:
+        counts: dict[str, int] = {}
+        for letter in wanted(service, key):
+            letter["retry_requested_at"] = "2026-01-01T00:00:00Z"
+            counts[letter["service"]] = counts.get(letter["service"], 0) + 1
+        items = [{"service": name, "records": count} for name, count in counts.items()]
+        return {"items": items, "unavailable": silent()}
+
+    @app.get(one)
+    async def show(service: str, topic: str, partition: int, offset: int) -> dict[str, Any]:
+        letter = letter_at(service, topic, partition, offset)
+        return letter | {"behind": behind(letter)}
+
+    @app.post(f"{one}/retry", status_code=202)
+    async def retry(service: str, topic: str, partition: int, offset: int) -> dict[str, Any]:
+        key = letter_at(service, topic, partition, offset)["key"]
+        return {"service": service, "key": key, "records": len(wanted(service, key))}
+
+    @app.delete(one)
+    async def discard(service: str, topic: str, partition: int, offset: int) -> dict[str, Any]:
+        letter = letter_at(service, topic, partition, offset)
+        state.dead_letters.remove(letter)
+        return letter | {"behind": behind(letter)}

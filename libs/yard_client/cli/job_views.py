@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from yard_client.cli.outcome import sentence
+from yard_client.cli.outcome import parked_record, parked_sentence, sentence
 from yard_client.cli.output import ListFormat, age, moment, printable, table_text
 from yard_domain.quantities import format_bytes, format_seconds
 from yard_domain.reasons import Reason
@@ -34,13 +34,13 @@ def job_table(jobs: Iterable[Job], now: datetime, style: ListFormat) -> str:
     for job in jobs:
         tasks = job["tasks"]
         row: list[object] = [
-            job["id"], job["name"], job["project"], job["queue"], job["state"],
+            job["id"], job["name"], job["project"], job["queue"], _state(job),
             f"{tasks['count']}×{tasks['gpus']}" if tasks["count"] > 1 else tasks["gpus"],
             age(job["submitted_at"], now), age(job["started_at"], job["ended_at"] or now),
         ]  # fmt: skip
         if wide:
             row += [job["tier"], job["priority"], job["submitted_by"], job["attempt"], _nodes(job)]
-        row.append("" if job["state"] in _PLAIN_STATES else _why(job))
+        row.append(parked_sentence(job) or ("" if job["state"] in _PLAIN_STATES else _why(job)))
         rows.append(row)
     return table_text([*columns, "WHY"], rows)
 
@@ -85,6 +85,10 @@ def event_text(event: Event) -> str:
     return " ".join(([f"attempt {attempt}:"] if isinstance(attempt, int) and attempt > 1 else []) + said)
 
 
+def _state(job: Job) -> str:
+    return f"{job['state']}, parked" if job.get("parked") else job["state"]
+
+
 def _why(job: Job) -> str:
     text = sentence(job)
     return text.partition(": ")[2]
@@ -100,9 +104,13 @@ def _facts(job: Job, now: datetime) -> list[tuple[str, str]]:
     limit = limits.get("max_run_time")
     attempts = retry.get("max_attempts", 1)
     environment: dict[str, str] = run.get("env") or {}
+    parked = job.get("parked")
+    since = f", since {moment(parked['since'])}" if parked else ""
     return [
         ("Job", f"{job['id']}  {job['name']}"),
         ("State", sentence(job)),
+        ("Parked", f"{parked_sentence(job)}{since}" if parked else ""),
+        ("See", parked_record(job) or ""),
         ("Project", f"{job['project']}, queue {job['queue']}, tier {job['tier']}, priority {job['priority']}"),
         ("Submitted", f"{moment(job['submitted_at'])} by {job['submitted_by']}"),
         ("Started", moment(job["started_at"])),

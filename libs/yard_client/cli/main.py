@@ -7,7 +7,7 @@ from importlib import metadata
 
 import typer
 
-from yard_client.cli import about, accounts, admin, events, fleet, jobs, logs, session, submission
+from yard_client.cli import about, accounts, admin, dead_letters, events, fleet, jobs, logs, session, submission
 from yard_client.cli.output import OutputClosed
 from yard_client.errors import ClientError
 
@@ -38,7 +38,7 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )  # fmt: skip
     app.callback()(_root)
-    for topic in (submission, jobs, logs, events, fleet, accounts, admin, about):
+    for topic in (submission, jobs, logs, events, fleet, accounts, dead_letters, admin, about):
         topic.register(app)
     for entry in sorted(metadata.entry_points(group=PLUGIN_GROUP), key=lambda entry: entry.name):
         try:

@@ -33,3 +33,21 @@ def sentence(job: Job) -> str:
     if job["state"] == "failed" and job["exit_code"] and not job["detail"]:
         parts.append(f"Exit code {job['exit_code']}.")
     return f"{job['state']}: {' '.join(parts)}" if parts else job["state"]
+
+
+def parked_sentence(job: Job) -> str | None:
+    """What holds the job up that no waiting mends; None when nothing does."""
+    parked = job.get("parked")
+    if parked is None:
+        return None
+    more = f" (and {parked['records'] - 1} more)" if parked["records"] > 1 else ""
+    why = parked["error"] or "an earlier event of its key waits there"
+    return f"{parked['service']} cannot handle an event about it: {why}{more}"
+
+
+def parked_record(job: Job) -> str | None:
+    """The command that shows the event."""
+    parked = job.get("parked")
+    if parked is None:
+        return None
+    return f"yard dlq show {parked['service']} {parked['topic']}/{parked['partition']}@{parked['offset']}"

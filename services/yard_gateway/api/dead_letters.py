@@ -103,7 +103,7 @@ async def retry_dead_letters(parts: AllParts, admin: Admin, query: Annotated[Dea
 
 
 async def _from_all(services: tuple[str, ...], ask: Ask) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    """What each answered, and those that did not."""
+    """What each answered, and those that did not. Raises Problem when one refuses."""
 
     async def one(service: str) -> Any:
         try:
@@ -111,17 +111,21 @@ async def _from_all(services: tuple[str, ...], ask: Ask) -> tuple[dict[str, Any]
         except Retryable:
             return away(service)
         except Problem as problem:
-            if problem.status < 500:
-                raise
             return problem
 
-    answered = await asyncio.gather(*(one(service) for service in services))
-    found = dict(zip(services, answered, strict=True))
-    silent = {service: answer for service, answer in found.items() if isinstance(answer, Problem)}
-    return (
-        {service: answer for service, answer in found.items() if service not in silent},
-        [{"service": service, "detail": str(problem.body.get("detail", ""))} for service, problem in silent.items()],
-    )
+    async with asyncio.TaskGroup() as group:
+        asked = {service: group.create_task(one(service)) for service in services}
+    found: dict[str, Any] = {}
+    silent: list[dict[str, str]] = []
+    for service, task in asked.items():
+        answer = task.result()
+        if not isinstance(answer, Problem):
+            found[service] = answer
+        elif answer.status < 500:
+            raise answer
+        else:
+            silent.append({"service": service, "detail": str(answer.body.get("detail", ""))})
+    return found, silent
 
 
 @router.get(
