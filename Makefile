@@ -62,8 +62,12 @@ kafka: env ## fetch the Kafka that the tests run (into .cache/, once)
 unit contract service e2e: env ## one of the test suites
 	$(BIN)/pytest tests/$@ -n 2 --dist loadfile $(ARGS)
 
-lock: ## renew requirements.lock from pyproject.toml (needs uv on the PATH)
-	uv pip compile --universal --python-version 3.11 --extra dev --generate-hashes --no-emit-index-url --no-header -o requirements.lock pyproject.toml
+UV_LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+
+lock: ## renew the locks from pyproject.toml (needs uv on the PATH); the image's two are parts of the first
+	$(UV_LOCK) --extra dev -o requirements.lock pyproject.toml
+	$(UV_LOCK) --no-annotate --extra control --extra agent --constraint requirements.lock -o requirements-runtime.lock pyproject.toml
+	echo hatchling | $(UV_LOCK) --no-annotate --constraint requirements.lock -o requirements-build.lock -
 
 clean: ## remove the environment and caches; data folders stay
 	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

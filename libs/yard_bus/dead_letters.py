@@ -202,8 +202,8 @@ async def discard(uow: UnitOfWork, tables: ServiceTables, key: OfKey, offset: in
 
 
 async def requested_keys(connection: AsyncConnection, tables: ServiceTables) -> list[OfKey]:
-    """Keys that somebody wants tried, and those whose oldest record waits behind nothing: what it waited for was handled
-    or discarded while it came."""
+    """Keys that somebody wants tried, and those whose oldest record waits behind nothing: what it waited for was
+    handled or discarded while it came."""
     t = tables.parked
     place = (t.c.topic, t.c.partition, t.c.key)
     requested = sa.select(*place).where(t.c.retry_requested_at.is_not(None))

@@ -246,6 +246,10 @@ class PostgresSession:
                     found = await raw.fetch(_READ, *place, offset or 0, limit)
                     if offset is not None and (not found or found[0]["log_offset"] != offset):
                         await self._check_bounds(raw, ref, place, offset)
+                except asyncio.CancelledError:
+                    # What became of the statement is not known here, and the pool does not ask: not for others.
+                    await connection.invalidate()
+                    raise
                 finally:
                     if raw.is_closed():
                         # The pool learns of dead connections from its own statements only; these go past it.

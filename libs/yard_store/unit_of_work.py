@@ -367,8 +367,8 @@ class Store:
         """A read-only transaction with one consistent snapshot."""
         with database_errors():
             async with self.engine.connect() as connection:
-                await connection.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-                yield connection
+                # Part of the BEGIN: no statement of its own.
+                yield await connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
     async def take(self, scope: str, owner: str) -> Ownership:
         """Become the scope's owner by raising its term; every earlier owner is fenced from now on."""

@@ -50,6 +50,9 @@ class Owners:
     projects: list[str] = field(default_factory=lambda: ["default", "vision"])
     nodes: list[dict[str, Any]] = field(default_factory=list)
     used: list[dict[str, Any]] = field(default_factory=list)
+    letters: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)
+    """Services that answer nothing about their dead letters."""
     calls: list[tuple[str, str, dict[str, Any] | None]] = field(default_factory=list)
     """(method, path with query, principal) of what was asked."""
 
@@ -101,7 +104,34 @@ class Owners:
         async def audit() -> Any:
             return {"checked_at": START.isoformat(), "findings": [], "checks": []}
 
+        self._dead_letter_routes(app)
         return app
+
+    def _dead_letter_routes(self, app: FastAPI) -> None:
+        @app.get("/internal/{service}/dead-letters")
+        async def letters(service: str, key: str | None = None) -> Any:
+            found = self._letters(service)
+            return {"items": [one for one in found if key in (None, one["key"])], "total": len(found)}
+
+        @app.post("/internal/{service}/dead-letters/retry")
+        async def retry_all(service: str) -> Any:
+            return {"records": len(self._letters(service))}
+
+        @app.api_route("/internal/{service}/dead-letters/{topic}/{partition}/{offset}", methods=["GET", "DELETE"])
+        async def one(service: str, topic: str, partition: int, offset: int) -> Any:
+            for letter in self._letters(service):
+                if (letter["topic"], letter["partition"], letter["offset"]) == (topic, partition, offset):
+                    return letter | {"behind": 0}
+            raise Problem(404, "Not found", f"No dead letter is at {topic}/{partition}@{offset}.")
+
+        @app.post("/internal/{service}/dead-letters/{topic}/{partition}/{offset}/retry")
+        async def retry(service: str) -> Any:
+            return {"key": "a", "records": len(self._letters(service))}
+
+    def _letters(self, service: str) -> list[dict[str, Any]]:
+        if service in self.silent:
+            raise Problem(503, "Service unavailable")
+        return self.letters.get(service, [])
 
     async def _record(self, request: Request, x_yard_principal: str | None = Header(None)) -> None:
         query = f"?{request.url.query}" if request.url.query else ""

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import httpx
 import pytest
 
 from support.bus_harness import BusHarness
@@ -28,6 +29,8 @@ from yard_bus.dead_letters import OfKey
 from yard_bus.protocol import Record
 from yard_domain.errors import Permanent, Retryable
 from yard_events.dead_letters import PARKED_TYPE, QUEUED_BEHIND, RESOLVED_TYPE
+from yard_runtime.http import install_problem_handlers
+from yard_runtime.service import EventService
 from yard_store.signals import listen
 from yard_store.unit_of_work import Store, UnitOfWork
 
@@ -262,6 +265,46 @@ async def test_a_decision_made_elsewhere_wakes_the_active_instance(
         assert await retry(elsewhere) == 3
         await recorder.until(3, 5, 6)
     assert await parked(store) == []
+
+
+async def test_any_instance_takes_decisions_where_instances_hear_of_one_another(
+    bus_harness: BusHarness, store: Store, second_store: Store
+) -> None:
+    """Elsewhere one that is not active says so, and takes none that nobody would hear of."""
+    bug = Bug()
+    recorder = Recorder(bug)
+    services = [
+        EventService("contract", one, runtime.bus, name, {ONE.name: recorder})
+        for one, runtime, name in ((store, bus_harness.first, "one"), (second_store, bus_harness.second, "two"))
+    ]
+    await bus_harness.first.bus.publish([event(n, key) for key, n in SENT])
+    async with running(services):
+        await until(lambda: offset_is(store, 6), "all are consumed")
+        bug.fix()
+        [standby] = [service for service in services if not service.active]
+        install_problem_handlers(standby.api())
+        transport = httpx.ASGITransport(standby.api())
+        async with httpx.AsyncClient(transport=transport, base_url="http://standby") as client:
+            assert (await client.get("/dead-letters")).json()["total"] == 3
+            asked = await client.post(f"/dead-letters/{ONE.name}/0/4/retry")
+        if store.shared:
+            assert asked.json() == {"key": "a", "records": 3}
+            await recorder.until(3, 5, 6)
+            assert not standby.active
+        else:
+            assert asked.status_code == 503
+            assert (await parked(store))[0] == ("a", 2, True)
+
+
+@asynccontextmanager
+async def running(services: list[EventService]) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(service.run(lambda: None)) for service in services]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 async def test_a_decision_outlives_a_restart(bus_harness: BusHarness, store: Store, second_store: Store) -> None:

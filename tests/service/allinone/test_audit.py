@@ -122,6 +122,24 @@ def test_every_check_is_shown_to_find_something() -> None:
     assert {check for _, check in BROKEN.values()} == set(range(len(CHECKS)))
 
 
+async def test_a_key_behind_which_more_and_more_queues_is_a_finding_all_the_same(sound: Runtime) -> None:
+    parked = "INSERT INTO billing.parked VALUES ('t', 0, {}, 'k', 'x', '{{}}', '', {}, now())"
+    await _execute(sound, parked.format(1, "'KeyError'"))
+
+    class Busy:
+        """Between two readings another event of the key arrives."""
+
+        now = staticmethod(sound.clock.now)
+        offset = 1
+
+        async def sleep(self, _seconds: float) -> None:
+            self.offset += 1
+            await _execute(sound, parked.format(self.offset, "NULL"))
+
+    [finding] = (await audit(sound.engine, Busy(), pause_seconds=1))["findings"]
+    assert finding["rows"] == [{"parked": "billing/t/k", "error": "KeyError", "see": "yard dlq show billing t/0@1"}]
+
+
 async def test_what_changes_between_two_readings_is_no_finding(sound: Runtime) -> None:
     await _execute(sound, "UPDATE gateway.jobs SET state = 'queued'")
     assert any((await read(sound.engine)).rows)

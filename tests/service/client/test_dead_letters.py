@@ -126,7 +126,8 @@ def test_a_parked_job_says_so_with_the_error_and_the_way_on(yard: Yard, gateway:
         "service": "billing", "topic": TOPIC, "partition": 0, "offset": 7, "error": "KeyError: 'alloc-1'",
         "since": "2026-01-01T00:00:00Z", "records": 3,
     }  # fmt: skip
-    job = gateway.add("train", state="running", parked=parked)
+    job = gateway.add("train", parked=parked)
+    gateway.running(job)
     gateway.add("other", parked=None)
     listed = yard("ps").stdout.decode().splitlines()
     [line] = [line for line in listed if job in line]

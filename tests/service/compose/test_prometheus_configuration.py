@@ -33,7 +33,7 @@ def test_a_container_that_is_gone_is_told_by_name_and_one_that_is_down_is_not(tm
     annotations = {
         "summary": f"There is no container {gone}",
         "description": f"No container of this name runs, so nothing does the work of {gone}.",
-        "runbook_url": "docs/operations.md#yardcontainergone",
+        "runbook_url": "compose/README.md#yardcontainergone",
     }
     case = {
         "interval": "1m",

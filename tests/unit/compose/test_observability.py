@@ -151,6 +151,10 @@ def test_every_container_that_prometheus_looks_for_is_missed_when_it_is_gone() -
     [rule] = group["rules"]
     [discovery] = _job("gpuyard")["dns_sd_configs"]
     assert re.findall(r'absent\(up\{job="gpuyard",target="([\w-]+)"\}\)', rule["expr"]) == discovery["names"]
+    page, _, section = rule["annotations"]["runbook_url"].partition("#")
+    assert page == "compose/README.md"
+    headings = re.findall(r"^#+ (.+)$", (COMPOSE / "README.md").read_text(), re.MULTILINE)
+    assert section in {heading.lower().replace(" ", "-") for heading in headings}
 
 
 def test_grafana_asks_prometheus_and_tempo_where_they_listen() -> None:
