@@ -4,7 +4,7 @@ BOOTSTRAP PREFIX NAME`. Prints `ready` when it is active, `standby` when it is n
 import asyncio
 import sys
 
-from support.kafka_service import QUICK, make_loop
+from support.kafka_service import QUICK, Loop, make_loop
 from yard_bus.kafka_options import KafkaOptions
 from yard_runtime.clock import SystemClock, SystemIds
 from yard_runtime.service import Runtime
@@ -17,7 +17,11 @@ async def main(dsn: str, bootstrap: str, prefix: str, name: str) -> None:
     options = KafkaOptions(bootstrap, prefix=prefix, **QUICK)
     # The bus of the loop takes the place of this one.
     runtime = Runtime(engine, None, clock, SystemIds(clock), name, "")  # type: ignore[arg-type]
-    loop = await make_loop(runtime, options, name)
+    await tell_of_activity(await make_loop(runtime, options, name))
+
+
+async def tell_of_activity(loop: Loop) -> None:
+    """Run the service, and print what becomes of it."""
     serving = asyncio.create_task(loop.service.run(lambda: None))
     said = False
     while not serving.done():

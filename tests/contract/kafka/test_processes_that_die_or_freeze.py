@@ -1,25 +1,17 @@
 """Real processes, killed where it hurts and frozen longer than their session: every effect happens once."""
 
 import asyncio
-import os
-import secrets
 import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 import sqlalchemy as sa
 
 from support.contract import ONE, effects, until
-from support.kafka_harness import admin
-from support.kafka_service import QUICK, Loop, make_loop, make_topics
+from support.kafka_instances import instance, own_topics
+from support.kafka_service import QUICK, Loop, make_loop
 from yard_bus.kafka import KafkaBus
 from yard_bus.kafka_options import KafkaOptions
 from yard_events.envelope import publish_sequence
 from yard_runtime.service import Runtime
-
-TESTS = Path(__file__).parents[2]
 
 # Whoever strikes a published row waits for the holder of this lock.
 STRIKING_WAITS = (
@@ -27,50 +19,6 @@ STRIKING_WAITS = (
     "$$ BEGIN PERFORM pg_advisory_xact_lock(42); RETURN OLD; END $$",
     "CREATE TRIGGER hold BEFORE DELETE ON contract.outbox FOR EACH ROW EXECUTE FUNCTION contract.hold()",
 )
-
-
-@asynccontextmanager
-async def own_topics(bootstrap: str) -> AsyncIterator[KafkaOptions]:
-    options = KafkaOptions(bootstrap, prefix=f"p{secrets.token_hex(5)}.", **QUICK)
-    await make_topics(options)
-    try:
-        yield options
-    finally:
-        async with admin(options) as client:
-            await client.delete_topics([name for name in await client.list_topics() if name.startswith(options.prefix)])
-
-
-class Process:
-    """One instance in a process of its own."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-
-    async def until_says(self, word: str) -> None:
-        assert self.process.stdout is not None
-        async with asyncio.timeout(30):
-            while (line := await self.process.stdout.readline()).decode().strip() != word:
-                assert line, "it ended"
-
-    def signal(self, number: int) -> None:
-        os.kill(self.process.pid, number)
-
-
-@asynccontextmanager
-async def instance(dsn: str, options: KafkaOptions, name: str) -> AsyncIterator[Process]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "support.kafka_service_process", dsn, options.bootstrap, options.prefix, name),
-        cwd=TESTS,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        yield Process(process)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
 
 
 async def log_of(loop: Loop, count: int) -> list[tuple[int, int]]:
