@@ -84,7 +84,8 @@ class KafkaBus:
         reader that drops known sequences misses none."""
         async with self._publishing:
             try:
-                with kafka_errors(f"publishing {len(events)} events"):
+                topics = ", ".join(sorted({event.topic for event in events}))
+                with kafka_errors(f"publishing {len(events)} events to {topics}"):
                     await self._publish(events)
             except BaseException:
                 # What it still holds must not come out later, between what is published next.
@@ -129,6 +130,7 @@ class KafkaBus:
                 await consumer.start()
             shapes = await self._shapes(consumer, topics)
             session = KafkaSession(consumer, shapes, assignor, self._options.prefix)
+            assignor.partitions = {self._options.prefix + name: shape.partitions for name, shape in shapes.items()}
             self.sessions.add(session)
             if group is None:
                 consumer.assign([session.place(ref) for ref in session.everything()])
@@ -143,10 +145,12 @@ class KafkaBus:
             if session is not None:
                 self.sessions.discard(session)
                 session.end("the session was closed")
-            if watching is not None:
-                watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
-            await close_consumer(consumer)
+            try:
+                if watching is not None:
+                    watching.cancel()
+                    await asyncio.gather(watching, return_exceptions=True)
+            finally:  # also when cancelled once more while waiting
+                await close_consumer(consumer)
 
     def _now_ms(self) -> int:
         return int(self._clock.now().timestamp() * 1000)
@@ -188,8 +192,10 @@ class KafkaBus:
             max_batch_size=MAX_REQUEST_BYTES // 2,
         )
         try:
+            # It would look for a coordinator of transactions without end, and nobody would learn why nothing goes out.
             with kafka_errors("starting a producer"):
-                await producer.start()
+                async with asyncio.timeout(2 * self._options.request_timeout_ms / 1000):
+                    await producer.start()
         except BaseException:
             await close_producer(producer)
             raise

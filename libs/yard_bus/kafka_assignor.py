@@ -20,13 +20,14 @@ _VERSION = 0
 
 class SingleActiveAssignor(AbstractPartitionAssignor):
     """One per member. `joined_at` and `active_since` (milliseconds; None as a standby) are what it tells the member
-    that decides."""
+    that decides. `partitions` is how many each topic has, as far as this member knows."""
 
     name = "yard-single-active"
 
     def __init__(self, joined_at: int) -> None:
         self.joined_at = joined_at
         self.active_since: int | None = None
+        self.partitions: dict[str, int] = {}
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:  # type: ignore[override]
         claim = Claim(self.joined_at, self.active_since)
@@ -37,11 +38,19 @@ class SingleActiveAssignor(AbstractPartitionAssignor):
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
         chosen = choose({member: Claim.decode(metadata.user_data) for member, metadata in members.items()})
         topics = sorted({topic for metadata in members.values() for topic in metadata.subscription})
-        everything = [(topic, sorted(cluster.partitions_for_topic(topic) or ())) for topic in topics]
+        everything = [(topic, self._partitions_of(topic, cluster)) for topic in topics]
         return {
             member: ConsumerProtocolMemberAssignment(_VERSION, everything if member == chosen else [], b"")
             for member in members
         }
+
+    def _partitions_of(self, topic: str, cluster: ClusterMetadata) -> list[int]:
+        """Counts never change. What the brokers say at the moment may be nothing: a broker that has just begun knows
+        few topics, and a topic that was deleted has readers who must be told. Left out of the assignment, neither would
+        be missed."""
+        if topic in self.partitions:
+            return list(range(self.partitions[topic]))
+        return sorted(cluster.partitions_for_topic(topic) or ())
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:  # type: ignore[override]
         """Nothing: the session learns of it from its listener."""

@@ -17,14 +17,36 @@ _ROUNDS = 4
 
 async def close_producer(producer: Any) -> None:
     """Flush what is under way if the brokers take it at once; else drop it: whoever sent it knows nothing of it yet."""
-    if not await _orderly(producer.stop()):
-        await _abandon(producer.client, producer._sender, producer._message_accumulator)
+    await _undisturbed(_close_producer(producer))
 
 
 async def close_consumer(consumer: Any) -> None:
     """Leave the group if the brokers listen; else they find out when the member's session is over."""
+    await _undisturbed(_close_consumer(consumer))
+
+
+async def _close_producer(producer: Any) -> None:
+    if not await _orderly(producer.stop()):
+        await _abandon(producer.client, producer._sender, producer._message_accumulator)
+
+
+async def _close_consumer(consumer: Any) -> None:
     if not await _orderly(consumer.stop()):
         await _abandon(consumer._client, consumer._coordinator, consumer._fetcher)
+
+
+async def _undisturbed(work: Coroutine[Any, Any, None]) -> None:
+    """`work` to its end, which is bounded. Whoever closes is being cancelled as a rule, often more than once, and what
+    is left half closed keeps its tasks and connections for ever."""
+    task = asyncio.ensure_future(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError
 
 
 async def _orderly(stop: Coroutine[Any, Any, None]) -> bool:
@@ -52,7 +74,7 @@ async def _abandon(client: Any, *parts: Any) -> None:
 
 
 def _tasks_of(*owners: Any) -> set[asyncio.Task[Any]]:
-    """Those that run a method of one of the owners. aiokafka keeps no list of its tasks, and forgets those that look for
+    """Those that run a method of one of the owners. aiokafka keeps no list of its tasks, and forgets one that looks for
     a coordinator, which goes on for as long as there is none."""
     found: set[asyncio.Task[Any]] = set()
     for task in asyncio.all_tasks():

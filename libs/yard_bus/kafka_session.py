@@ -163,12 +163,21 @@ class KafkaSession:
             await asyncio.sleep(_CHECK_SECONDS)
             try:
                 await self._check_topics(force=True)
-                if group and (news := {ref: at for ref, at in self._consumed.items() if told.get(ref) != at}):
+                if group and (news := {ref: at for ref, at in self._mine() if told.get(ref) != at}):
                     with kafka_errors("committing positions"):
                         await self._consumer.commit({self.place(ref): at for ref, at in news.items()})
                     told |= news
             except Retryable as error:
                 _log.warning("the brokers do not answer", error=str(error))
+
+    def _mine(self) -> list[tuple[PartitionRef, int]]:
+        """What was consumed of the partitions that this member has now, without those of topics that are gone."""
+        places = self._consumer.assignment()
+        return [
+            (ref, at)
+            for ref, at in self._consumed.items()
+            if self.place(ref) in places and not self._gone[ref.topic].done()
+        ]
 
     def end(self, why: str) -> None:
         if not self._over.done():
@@ -180,9 +189,8 @@ class KafkaSession:
 
     async def lag(self) -> dict[tuple[str, int], int]:
         found: dict[tuple[str, int], int] = {}
-        for ref, consumed in self._consumed.items():
-            place = self.place(ref)
-            end = self._consumer.highwater(place) if place in self._consumer.assignment() else None
+        for ref, consumed in self._mine():
+            end = self._consumer.highwater(self.place(ref))
             if end is not None:
                 found[(ref.topic, ref.partition)] = max(end - max(consumed, self._at.get(ref, 0)), 0)
         return found

@@ -8,8 +8,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from yard_domain.errors import Retryable
 
-_RETRYABLE_SQLSTATES = ("40", "08", "57", "53", "55P03", "25006")
-"""Serialization and deadlock, connection, operator intervention (shutdown), resources (disk full, too many), lock."""
+_RETRYABLE_SQLSTATES = ("40", "08", "57", "53", "55P03", "25006", "25P03")
+"""Serialization and deadlock, connection, operator intervention (shutdown), resources (disk full, too many), lock,
+read-only, a transaction that idled for too long."""
 
 _NOT_ACCEPTING_CONNECTIONS = "55000"
 """What connecting says to a database that an operator has closed for a while. In a statement the same code (object not

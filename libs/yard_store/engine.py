@@ -6,7 +6,6 @@ from sqlalchemy import event
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-
 IDLE_IN_TRANSACTION_SECONDS = 30.0
 """How long PostgreSQL waits for the next statement of an open transaction before it ends it, with its connection.
 

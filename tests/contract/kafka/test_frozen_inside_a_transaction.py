@@ -2,14 +2,13 @@
 
 import signal
 
-import pytest
-
 from support.contract import ONE, effects
 from support.kafka_instances import instance, own_topics
 from support.kafka_service import make_loop
 from yard_runtime.service import Runtime
 
-NEVER = "0"
+QUICKLY = "2"
+"""Seconds that a transaction may idle; the default is `yard_store.engine.IDLE_IN_TRANSACTION_SECONDS`."""
 
 
 async def test_the_next_one_takes_over_although_the_frozen_one_holds_the_rows_of_its_term(
@@ -18,11 +17,11 @@ async def test_the_next_one_takes_over_although_the_frozen_one_holds_the_rows_of
     async with own_topics(kafka) as options:
         loop = await make_loop(runtime, options, "writer")
         holding = "support.kafka_holding_process"
-        async with instance(database, options, "one", "0", module=holding) as one:
+        async with instance(database, options, "one", QUICKLY, module=holding) as one:
             await one.until_says("ready")
             await loop.emit(range(3))
             await loop.until_done(3)
-            async with instance(database, options, "two", "0", module=holding) as two:
+            async with instance(database, options, "two", QUICKLY, module=holding) as two:
                 await loop.emit([3], key="hold")
                 await one.until_says("inside")
                 one.signal(signal.SIGSTOP)

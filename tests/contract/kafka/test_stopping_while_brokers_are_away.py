@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from support.contract import effects, event
+from support.contract import effects, event, until
 from support.kafka_cluster import KafkaCluster
 from support.kafka_service import QUICK, Loop, make_topics, running_loop
 from yard_bus.kafka import KafkaBus
@@ -79,3 +79,18 @@ async def test_publishing_to_a_frozen_broker_ends_and_the_same_events_go_out_lat
     async with running_loop(runtime, options) as loop:
         await loop.until_done(3)
         assert [n for _, n in await effects(loop.store)] == [0, 1, 2]
+
+
+async def test_a_relay_that_gets_no_transactions_from_the_broker_says_so(
+    kafka_cluster: StartKafka, runtime: Runtime
+) -> None:
+    """A broker that answers, and never has a coordinator: the topic for transactions wants three brokers."""
+    cluster = await asyncio.to_thread(kafka_cluster, properties={"transaction.state.log.replication.factor": "3"})
+    options = KafkaOptions(cluster.bootstrap, **QUICK)
+    await make_topics(options)
+    async with running_loop(runtime, options) as loop:
+        await loop.emit([0])
+        await until(lambda: "contract" in loop.bus.relays and loop.bus.relays["contract"].away, "it says why")
+        assert "starting a producer" in (loop.bus.relays["contract"].away or "")
+        assert await loop.outbox() == 1
+        assert await stopped(loop) < STOP_SECONDS

@@ -8,12 +8,11 @@ from datetime import timedelta
 from typing import ClassVar
 
 import pytest
-import sqlalchemy as sa
 from aiokafka import AIOKafkaProducer
 
-from support.contract import AT, EFFECTS, ONE, TABLES, Counted, effects, parked, until
+from support.contract import AT, ONE, Counted, effects, parked, until
 from support.kafka_harness import admin
-from support.kafka_service import QUICK, Loop, make_loop, make_topics, running_loop
+from support.kafka_service import QUICK, Loop, make_topics, running_loop
 from support.virtual_clock import VirtualClock
 from yard_bus.kafka_assignor import Claim, choose
 from yard_bus.kafka_options import KafkaOptions
@@ -21,7 +20,6 @@ from yard_domain.errors import Permanent
 from yard_events.base import wrap
 from yard_events.envelope import MAX_VALUE_BYTES
 from yard_runtime.service import Runtime
-from yard_store.bulk import bulk_insert
 
 
 @pytest.fixture
@@ -156,26 +154,6 @@ async def _first_offset(loop: Loop, options: KafkaOptions) -> int:
 )
 def test_one_member_is_chosen_whatever_their_clocks_say(claims: dict[str, Claim], chosen: str) -> None:
     assert choose(claims) == chosen
-
-
-async def test_a_large_backlog_goes_out_and_in_in_bounded_batches(runtime: Runtime, options: KafkaOptions) -> None:
-    loop = await make_loop(runtime, options)
-    await loop.emit([0])
-    async with runtime.engine.begin() as connection:
-        [row] = (await connection.execute(sa.select(TABLES.outbox))).mappings()
-        rows = [
-            {name: row[name] for name in ("topic", "key", "headers", "created_at")}
-            | {"value": Counted(n=n).model_dump_json().encode()}
-            for n in range(1, 10_000)
-        ]
-        await bulk_insert(connection, TABLES.outbox, rows)
-    await loop.bus.close()
-    async with running_loop(runtime, options) as working:
-        await working.until_done(10_000)
-        async with working.store.reading() as connection:
-            found = list(await connection.scalars(sa.select(EFFECTS.c.n).order_by(EFFECTS.c.id)))
-        assert found == list(range(10_000))
-        await until(lambda: _empty(working), "the outbox is empty")
 
 
 async def _empty(loop: Loop) -> bool:
