@@ -67,7 +67,7 @@ class KafkaBus:
             store,
             producer=lambda: self._start_producer(transactional_id=f"{self._options.prefix}yard.{store.schema}.relay"),
             prefix=self._options.prefix,
-            limit_seconds=2 * self._options.request_timeout_ms / 1000,
+            limit_seconds=self._limit_seconds,
         )
         self.relays[store.schema] = relay
         return relay.run
@@ -103,7 +103,16 @@ class KafkaBus:
             rest = group
             while rest:
                 batch, rest = self._fill(rest)
-                await (await self._producer.send_batch(batch, self._options.prefix + topic, partition=partition))
+                async with self._limit():
+                    await (await self._producer.send_batch(batch, self._options.prefix + topic, partition=partition))
+
+    @property
+    def _limit_seconds(self) -> float:
+        """How long one exchange may take: aiokafka tries again for longer than its time-outs say, or without end."""
+        return 2 * self._options.request_timeout_ms / 1000
+
+    def _limit(self) -> asyncio.Timeout:
+        return asyncio.timeout(self._limit_seconds)
 
     def _fill(self, events: Sequence[Envelope]) -> tuple[Any, Sequence[Envelope]]:
         batch = self._producer.create_batch()
@@ -194,7 +203,7 @@ class KafkaBus:
         try:
             # It would look for a coordinator of transactions without end, and nobody would learn why nothing goes out.
             with kafka_errors("starting a producer"):
-                async with asyncio.timeout(2 * self._options.request_timeout_ms / 1000):
+                async with self._limit():
                     await producer.start()
         except BaseException:
             await close_producer(producer)
