@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from support.contract import effects
+from support.contract import effects, until
 from support.kafka_cluster import KafkaCluster
-from support.kafka_service import QUICK, make_topics, numbers_of, running_loop
+from support.kafka_service import QUICK, Loop, make_topics, numbers_of, running_loop
 from yard_bus.kafka_options import KafkaOptions
 from yard_runtime.service import Runtime
 
@@ -27,9 +27,7 @@ async def test_units_of_work_go_on_while_kafka_is_away_and_flow_when_it_is_back(
             await loop.emit([n], key="a" if n % 2 else "b")
         assert await loop.outbox() == 50, "they wait in the outbox"
         # It has tried in vain meanwhile, and gives up nothing.
-        async with asyncio.timeout(20):
-            while loop.bus.relays["contract"].away is None:
-                await asyncio.sleep(0.05)
+        await until(lambda: loop.bus.relays["contract"].away, "the relay says that nothing goes out")
         await asyncio.to_thread(cluster.start, 1)
         await loop.emit(range(60, 70))
         await loop.until_done(70)
@@ -37,9 +35,11 @@ async def test_units_of_work_go_on_while_kafka_is_away_and_flow_when_it_is_back(
         assert sorted(n for _, n in done) == list(range(70))
         assert numbers_of(done, "a") == sorted(numbers_of(done, "a"))
         assert numbers_of(done, "b") == sorted(numbers_of(done, "b"))
-        async with asyncio.timeout(20):
-            while loop.bus.relays["contract"].away is not None or await loop.outbox():
-                await asyncio.sleep(0.05)
+        await until(lambda: _all_out(loop), "nothing waits any more")
+
+
+async def _all_out(loop: Loop) -> bool:
+    return loop.bus.relays["contract"].away is None and await loop.outbox() == 0
 
 
 async def test_a_service_that_starts_before_kafka_works_once_it_is_there(
@@ -102,6 +102,7 @@ async def test_a_broker_whose_disk_is_full_holds_events_back_and_loses_none(
                 await asyncio.sleep(0.02)
         await loop.emit(range(sent, sent + 10))
         sent += 10
+        await until(lambda: loop.bus.relays["contract"].away, "the relay says why nothing goes out")
         filler.unlink()
         if cluster.alive():
             await asyncio.to_thread(cluster.kill, 1)
