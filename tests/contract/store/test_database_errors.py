@@ -28,6 +28,7 @@ SQLSTATES = {
     "08006": True,  # connection failure
     "55P03": True,  # lock not available
     "25006": True,  # read-only: a standby that is to become the primary
+    "25P03": True,  # the transaction idled for too long, and its connection is gone
     "23505": False,  # unique violation
     "23503": False,  # foreign key violation
     "23514": False,  # check violation
