@@ -1,15 +1,14 @@
 """A real Prometheus scrapes a host's /metrics and answers in the catalogue's names."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 from fastapi import FastAPI
 
+from support.metrics_host import serving_metrics
 from support.prometheus_server import prometheus_server
 from support.telemetry import configured
 from yard_obs.catalogue import (
@@ -24,35 +23,16 @@ from yard_obs.catalogue import (
     prometheus_series,
 )
 from yard_obs.metrics import Metrics
-from yard_obs.telemetry import Telemetry
-from yard_runtime.host import server_for
 from yard_runtime.http import install_problem_handlers
 from yard_runtime.metrics_endpoint import metrics_route
 
 INTERNAL, SCRAPER = "the-internal-token", "the-scraper's-token"
 
 
-@asynccontextmanager
-async def _serving(telemetry: Telemetry) -> AsyncIterator[str]:
-    """The address of an application that is mounted as a host mounts it."""
-    app = FastAPI()
-    install_problem_handlers(app)
-    app.include_router(metrics_route(telemetry, tokens=[INTERNAL, SCRAPER]))
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        address = f"127.0.0.1:{listening.getsockname()[1]}"
-        server = server_for(app, address)
-        serving = asyncio.create_task(server.serve([listening]))
-        try:
-            yield address
-        finally:
-            server.should_exit = True
-            await serving
-
-
 @pytest.fixture
 async def host() -> AsyncIterator[tuple[Metrics, str]]:
     with configured("admission,placement") as telemetry:
-        async with _serving(telemetry) as address:
+        async with serving_metrics(telemetry, INTERNAL, SCRAPER) as address:
             yield telemetry.metrics, address
 
 
