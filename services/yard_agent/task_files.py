@@ -41,13 +41,18 @@ class TaskFiles:
         return failures
 
     def leftovers(self, known: Collection[str], unchanged_since: float) -> list[str]:
-        """Tasks whose files a lost journal left behind: not `known`, and not changed since (seconds since 1970)."""
+        """Tasks whose files a lost journal left behind: not `known`, and not changed since (seconds since 1970).
+
+        A folder that cannot be read, whatever took its place, has none: cleaning must not end the agent, and the next
+        task's start says what is wrong with it.
+        """
         found: set[str] = set()
         for folder in (self._outputs, self._scratch):
-            with suppress(FileNotFoundError), os.scandir(folder) as entries:
+            with suppress(OSError), os.scandir(folder) as entries:
                 for entry in entries:
-                    if entry.name not in known and entry.stat(follow_symlinks=False).st_mtime < unchanged_since:
-                        found.add(entry.name)
+                    with suppress(FileNotFoundError):  # deleted meanwhile
+                        if entry.name not in known and entry.stat(follow_symlinks=False).st_mtime < unchanged_since:
+                            found.add(entry.name)
         return sorted(found)
 
 

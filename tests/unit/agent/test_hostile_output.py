@@ -50,3 +50,10 @@ def test_a_scratch_folder_nested_too_deep_to_remove_is_reported_and_harms_nobody
     assert [failure.split(":")[0] for failure in files.remove(["deep", "a2"])] == [files.scratch("deep")]
     assert not Path(files.scratch("a2")).exists()
     os.system(f"rm -rf {deep}")  # pytest could not remove it either
+
+
+def test_a_file_where_a_folder_should_be_does_not_end_the_cleaning(tmp_path: Path) -> None:
+    """A node's cleaning met a file named `output` and took the whole agent down with it."""
+    (tmp_path / "output").write_text("not a folder")
+    (tmp_path / "work" / "old").mkdir(parents=True)
+    assert TaskFiles(tmp_path).leftovers(known=(), unchanged_since=float("inf")) == ["old"]
